@@ -24,7 +24,7 @@ from limner.data.examples import Item
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_of
+from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_kind
 from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, ImageCodes, write_cells
 from limner.retrieval.index.protocol import CANDIDATES, IndexedImages
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -85,7 +85,7 @@ def candidates() -> None:
             order = EXPANSIONS.build(Path(folder), work.model, images, None)
             index: ExpansionIndex | EmbeddingIndex = ExpansionIndex.open(Path(folder), work.model)
         else:
-            kind = embeddings_of(tower, open_features(tower, work.collection))
+            kind = embeddings_kind(tower, open_features(tower, work.collection))
             order = kind.build(Path(folder), work.model, images, None)
             index = EmbeddingIndex.open(Path(folder), work.model)
         report(
@@ -119,7 +119,7 @@ def expansion_search() -> None:
     work = task()
     if work is None:
         return
-    coder = ImageCodes.of(work.model)
+    coder = ImageCodes.from_model(work.model)
     real = np.concatenate([coder.encode(image).numpy() for image in work.images().batches()])
     for size in SIZES:
         with tempfile.TemporaryDirectory() as scratch:

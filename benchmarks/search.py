@@ -28,7 +28,7 @@ from limner.layers.all_pairs import PrefixTree, additive_log_probs
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.fast import affine_terms
-from limner.retrieval.index.protocol import Found, SearchOptions
+from limner.retrieval.index.protocol import BestImages, SearchOptions
 from limner.retrieval.index.tangents import TangentIndex, search_cells, tangent_bounds, write_cells
 from measuring import report
 from variations import FeatureVariations
@@ -159,7 +159,7 @@ def _measure_size(searched: Searched, variations: FeatureVariations, count: int,
     _compare(searched, index, terms, found)
 
 
-def _measure_queries(searched: Searched, index: TangentIndex) -> list[Found]:
+def _measure_queries(searched: Searched, index: TangentIndex) -> list[BestImages]:
     """Report the times of all queries, after one pass that reads the files; return their results."""
     wall, cpu, found = [], [], []
     for timed in (False, True):
@@ -176,7 +176,7 @@ def _measure_queries(searched: Searched, index: TangentIndex) -> list[Found]:
     return found
 
 
-def _compare(searched: Searched, index: TangentIndex, terms: NDArray[np.float32], found: Sequence[Found]) -> None:
+def _compare(searched: Searched, index: TangentIndex, terms: NDArray[np.float32], found: Sequence[BestImages]) -> None:
     """Report the time of the scores of all images by the all-pairs path, and the recall against them."""
     count = int(os.environ.get("LIMNER_SEARCH_EXHAUSTIVE", "20"))
     started, cpu = time.perf_counter(), time.process_time()

@@ -35,7 +35,7 @@ DECODING = {
     "de": {"beam_size": 5, "length_penalty": 0.7},
     "zh": {"beam_size": 5, "length_penalty": 0.7},
 }
-RULES = {
+CALIBRATION = {
     "en": {"weight": 1.0, "search_weight": 1.5, "margin": 1.5, "min_confidence": 0.35, "plain_probability": 0.3}
     | {"consensus": 4.0, "overlooked": 0.8},
     "de": {"weight": 0.2, "search_weight": 0.4, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
@@ -79,7 +79,7 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
     quantized = (work / "backbone.onnx").read_bytes()
     for lang in langs:
         collection = make_collection(lang, data, work)
-        place = ("--collection", base, "--data", data, "--lang", lang, "--rules", json.dumps(RULES[lang]))
+        place = ("--collection", base, "--data", data, "--lang", lang, "--calibration", json.dumps(CALIBRATION[lang]))
         first = ["--init", train_on_corpus(concepts, data, work)] if lang == "en" else []
         run = train(f"flickr8k-{lang}", collection, work / f"run-{lang}", *first)
         pack(run, out / lang, TITLES[lang], DECODING[lang])

@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from concepts import BACKBONE, PHOTOGRAPH, classes_of
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
-from limner.runs.concepts import FILE, WEIGHTS, Concept, ConceptRules, ConceptsFile
+from limner.runs.concepts import FILE, WEIGHTS, Calibration, Concept, ConceptsFile
 from measure_photographs import singular
 from pseudo_captions import read_sentences, with_article
 from things import many, names, things
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--lang", choices=("en", "de", "zh"), default="en")
-    parser.add_argument("--rules", type=json.loads, default={}, help="values of ConceptRules as JSON")
+    parser.add_argument("--calibration", type=json.loads, default={}, help="values of Calibration as JSON")
     options = parser.parse_args()
     layer = np.load(options.concepts)
     words = [str(concept) for concept in layer["concepts"]]
@@ -61,7 +61,7 @@ def main() -> None:
         lang=options.lang,
         backbone_sha256=spec.weights_sha256,
         photograph=words.index(PHOTOGRAPH),
-        rules=ConceptRules(**options.rules),
+        calibration=Calibration(**options.calibration),
         backbone=BACKBONE,
         concepts=tuple(concept_of(word, options.lang) for word in words),
         rates=tuple(min(1.0, round(rate, 5)) for rate in layer["rate"][kept].tolist()),

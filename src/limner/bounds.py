@@ -2,8 +2,8 @@
 
 A bound excludes values that cannot work or would exhaust any machine; whether the memory of this machine is enough is
 estimated from the values together (`limner.process.require_memory`). A field of settings has such a type, and an option
-of a command parses its value by the bounds of the type, so that both accept the same numbers and explain others in the
-same words. A type has a name here if several fields or options have it.
+of a command parses its value by the bounds of the type, so that both accept the same numbers, with the same error
+message. A type has a name here if several fields or options have it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Bounds:
     low_excluded: bool = False
     high_excluded: bool = False
     step: int = 1
-    """Whole numbers are multiples of it."""
+    """Divisor of all numbers in the range."""
 
     def __str__(self) -> str:
         kind = f"a multiple of {self.step}" if self.step > 1 else "a whole number" if self.whole else "a number"

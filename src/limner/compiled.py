@@ -1,8 +1,7 @@
 """Compiled loops: numba, with a cache on disk for the present sources.
 
-numba's cache of a function is renewed when the file of the function changes, but not when that of a function changes
-which it calls, and which is compiled into it. The cache here is of all files of a folder: compiled functions call
-functions of their own folder only.
+numba renews the cache of a function when its file changes, but not when the file of a function that it calls changes.
+The cache here depends on all files of a folder: compiled functions call only functions of the same folder.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_OF_LIBRARIES = re.compile(r"([A-Z][\w' ]+) \(os error \d+\)")
+_RUST_REASON = re.compile(r"([A-Z][\w' ]+) \(os error \d+\)")
 """Reason of the operating system within the message of a library in Rust."""
 
 
@@ -88,26 +88,26 @@ class MissingExtraError(LimnerError):
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
-    """Return the error that names the extra `train` for a purpose, or the error itself if it misses another module."""
+    """Return the error that names the extra `train` for a purpose, or the error itself if another module is missing."""
     return MissingExtraError(purpose, "train") if str(error.name).partition(".")[0] in TRAIN_PACKAGES else error
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, in the singular for one: '1 item', '2,000 items'."""
+    """Return a number with its noun in singular or plural: '1 item', '2,000 items'."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean …?' with the known name that is most similar to another one, or nothing."""
+    """Return '; did you mean …?' with the known name that is most similar to a name, or an empty text."""
     by_lower = {known_name.lower(): known_name for known_name in known}
     similar = get_close_matches(name.lower(), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""
 
 
 def system_reason(error: BaseException) -> str:
-    """Return why an operation failed, in the words of the operating system where it gave the reason."""
+    """Return the reason why an operation failed, as the operating system says it where known."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    match = _OF_LIBRARIES.search(text)
+    match = _RUST_REASON.search(text)
     return match[1] if match else text

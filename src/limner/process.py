@@ -33,7 +33,7 @@ MMAP_THRESHOLD = 1 << 25
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 
 NEGLIGIBLE = 64 << 20
-"""Memory in bytes that is never compared with what is available."""
+"""Memory in bytes up to which the available memory is not checked."""
 _MEMORY_INFORMATION = Path("/proc/meminfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
@@ -80,7 +80,7 @@ def training_device(name: str | None) -> torch.device:
 
 @contextmanager
 def without_cycle_collection() -> Iterator[None]:
-    """Pause the collection of cyclic garbage while many objects without cycles are created, which it visits in vain."""
+    """Pause the collection of cyclic garbage, which is slow while many objects without cycles are created."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -100,10 +100,10 @@ def usable_cores() -> int:
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next tensors; return whether the allocator accepted the setting.
 
-    By default glibc returns large blocks to the system at once, and the system provides zeroed pages again in the
-    next step of a training or a decoding. Threads have heaps of their own, whose memory it returns whatever the
-    setting; here they share one. Call this before the first thread starts. The setting applies to the whole process,
-    which may then hold more memory than it uses: it is meant for commands that repeat similar steps, not for libraries.
+    By default glibc returns large blocks to the system at once, and the system provides zeroed pages again in the next
+    step of a training or a decoding. Threads have separate heaps, to which the setting does not apply; here they share
+    a single heap. Call this before the first thread starts. The setting applies to the whole process, which may then
+    hold more memory than it uses: it is meant for commands that repeat similar steps, not for libraries.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -115,15 +115,15 @@ def keep_freed_memory() -> bool:
 def available_memory(device: torch.device | None = None) -> int | None:
     """Return the bytes that can be allocated without swapping; None if they are not known.
 
-    Of a CUDA device its own memory counts, otherwise the memory of the machine, or of the control group (container) of
-    the process if it is less.
+    For a CUDA device this is the memory of the device, otherwise the memory of the machine, or of the control group
+    (container) of the process if it is less.
     """
     if device is not None and device.type == "cuda":
         import torch
 
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
-    limits = [free for free in (_of_machine(), _of_control_group()) if free is not None]
+    limits = [free for free in (_machine_memory(), _control_group_memory()) if free is not None]
     return min(limits, default=None)
 
 
@@ -136,7 +136,7 @@ def peak_memory() -> int | None:
         return None
 
 
-def _of_machine() -> int | None:
+def _machine_memory() -> int | None:
     try:
         lines = read_bytes(_MEMORY_INFORMATION).decode().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -144,7 +144,7 @@ def _of_machine() -> int | None:
         return None
 
 
-def _of_control_group() -> int | None:
+def _control_group_memory() -> int | None:
     """Return the free memory of a container that limits it (version 2 of the kernel's interface).
 
     Cached files count as free, because the kernel drops them when memory is needed.
@@ -163,7 +163,8 @@ def _of_control_group() -> int | None:
 def require_memory(needed: int, purpose: str, remedy: str, available: int | None = None) -> None:
     """Check that memory is available, before it is allocated; ResourceError with the settings to lower if not.
 
-    The estimate is rather too low than too high, as what would fit is not refused; negligible memory is not checked.
+    The estimate is rather too low than too high, so that nothing is refused that would fit; negligible memory is not
+    checked.
     """
     if needed <= NEGLIGIBLE:
         return
@@ -189,7 +190,7 @@ def _in_gib(size: int) -> str:
 
 
 def map_in_threads(function: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
-    """Apply a function of tensors to parts of a batch, each in a thread of its own.
+    """Apply a function of tensors to parts of a batch, each in a separate thread.
 
     Threads within layers would synchronise hundreds of times per pass.
     """
@@ -243,7 +244,7 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Use all threads of torch for large products, in a process in which `use_threads_for` may have chosen fewer."""
+    """Use all threads of torch for large products, even if `use_threads_for` has chosen fewer threads."""
     if not _choose_threads:
         yield
         return
@@ -290,9 +291,9 @@ def prepare_streams() -> None:
 
 
 def flush_streams(status: int, print_error: Callable[[str], None]) -> int:
-    """Write what is buffered; return the exit status, which tells that results are lost.
+    """Flush the standard streams; return the exit status, `FAILED` if results are lost.
 
-    A closed pipe, as of `limner ... | head`, is no error to report.
+    A closed pipe, as of `limner ... | head`, is not reported.
     """
     try:
         sys.stdout.flush()
@@ -310,7 +311,7 @@ def flush_streams(status: int, print_error: Callable[[str], None]) -> int:
 
 
 def _discard(descriptor: int) -> None:
-    """Send what is still buffered to the null device, so that the interpreter does not fail at its end."""
+    """Redirect a stream with buffered output to the null device, so that the interpreter does not fail at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):
         os.dup2(null, descriptor)
@@ -319,7 +320,7 @@ def _discard(descriptor: int) -> None:
 
 @cache
 def has_vnni() -> bool:
-    """Whether sums of two products of 8 bits are known not to saturate at 16 bits, as in x86 processors before VNNI."""
+    """Whether sums of 8-bit products do not saturate at 16 bits, as they do in x86 processors before VNNI."""
     try:
         return "vnni" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

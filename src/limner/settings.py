@@ -18,7 +18,7 @@ from limner.files import decode_utf8, open_file
 from limner.files.structured import StructureError
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
-"""Keys in the context of pydantic's errors about a name that is none of several: the name, and the known names."""
+"""Keys in the context of pydantic's errors for an unknown name: the name, and the known names."""
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 _QUOTED = re.compile(r"'([^']*)'")
@@ -53,7 +53,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
         keys, _ = _settings_at(settings, detail["loc"])
         key = ".".join(keys)
         value = detail.get("input")
-        got = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool | None) else ""
+        got = f" (got {_shorten(value)})" if isinstance(value, str | int | float | bool | None) else ""
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "missing":
             message += "; add it"
@@ -71,7 +71,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
     return (f"{where}: " if where else "") + "; ".join(messages)
 
 
-def _shown(value: str | int | float | None) -> str:
+def _shorten(value: str | int | float | None) -> str:
     """Return a value for a message, shortened."""
     # an integer of thousands of digits has no decimal text
     text = hex(value) if isinstance(value, int) and value.bit_length() > 1000 else repr(value)
@@ -79,15 +79,15 @@ def _shown(value: str | int | float | None) -> str:
 
 
 def _settings_at(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """Follow a path in an error of pydantic, which names the types of unions as well as the keys.
+    """Follow a path in an error of pydantic, which contains the types of unions besides the keys.
 
     Returns:
-        The keys, and the settings at the end of the path: several of a union.
+        The keys, and the settings classes at the end of the path: several for a union.
     """
     candidates, keys = [settings], []
     for part in path:
         fields = [candidate.model_fields[part] for candidate in candidates if part in candidate.model_fields]
-        selected = [candidate for candidate in candidates if part in _names(candidate)] if len(candidates) > 1 else []
+        selected = [candidate for candidate in candidates if part in _tags(candidate)] if len(candidates) > 1 else []
         if fields:
             candidates = [settings_type for field in fields for settings_type in _settings_in(field.annotation)]
         elif selected:
@@ -98,7 +98,7 @@ def _settings_at(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[
     return keys, candidates
 
 
-def _names(settings: type[BaseModel]) -> tuple[object, ...]:
+def _tags(settings: type[BaseModel]) -> tuple[object, ...]:
     """Return the values of the key `name`, which selects these settings of a union."""
     return get_args(settings.model_fields["name"].annotation) if "name" in settings.model_fields else ()
 
@@ -117,7 +117,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         with open_file(path) as stream:
             if (size := os.fstat(stream.fileno()).st_size) > MAX_YAML_BYTES:
-                raise SettingsError(f"{path}: expected a recipe of at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
+                raise SettingsError(f"{path}: expected at most {MAX_YAML_BYTES:,} bytes of YAML, found {size:,}")
             data = stream.read()
         values = parse_yaml(decode_utf8(data, SettingsError, lambda line: f"{path}:{line}"))
     except FileNotFoundError:

@@ -191,7 +191,7 @@ def test_files_are_verified_by_a_sample_or_as_a_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(hashes, "BLOCK", 8)
     file, contents = tmp_path / "f", bytearray(range(250)) * 4
     file.write_bytes(contents)
-    blocks, read = FileBlocks.of(file), []
+    blocks, read = FileBlocks.read(file), []
     digest = hashes.xxhash.xxh3_64_hexdigest
     monkeypatch.setattr(hashes.xxhash, "xxh3_64_hexdigest", lambda block: read.append(block) or digest(block))
     assert blocks.holds(file, every=False)

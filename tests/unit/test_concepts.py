@@ -43,9 +43,15 @@ RED = np.full((8, 8, 3), (250, 20, 20), np.uint8)
 LAYER = {"bias": np.ones(7, np.float32), "gain": np.zeros(7, np.float32)}
 
 
-def concepts_with(lang="en", names=NAMES, **rules):
+def concepts_with(lang="en", names=NAMES, **calibration):
     file = ConceptsFile(
-        lang=lang, backbone_sha256="1", photograph=PHOTOGRAPH, rules=rules, concepts=CONCEPTS, rates=RATES, names=names
+        lang=lang,
+        backbone_sha256="1",
+        photograph=PHOTOGRAPH,
+        calibration=calibration,
+        concepts=CONCEPTS,
+        rates=RATES,
+        names=names,
     )
     return Concepts(file, np.zeros((len(CONCEPTS), 3), np.float32), np.zeros(len(CONCEPTS), np.float32))
 
@@ -175,17 +181,29 @@ def test_the_consensus_is_the_expected_share_of_common_ngrams():
     assert consensus([], []).tolist() == []
 
 
-@pytest.mark.parametrize(("weight", "order"), [(0.0, (1, 0, 2)), (4.0, (0, 2, 1))])
-def test_hypotheses_that_agree_come_first(weight, order):
+@pytest.mark.parametrize(
+    ("weight", "penalty", "order"),
+    [
+        (0.0, 0.7, (1, 0, 2)),  # the default penalty of the model: the exponent of the calibration, 1
+        (4.0, 0.7, (0, 2, 1)),
+        (0.0, 3.0, (0, 2, 1)),  # another penalty: long captions first
+    ],
+)
+def test_hypotheses_that_agree_come_first_and_a_requested_length_penalty_counts(weight, penalty, order):
     texts = ("a black cat on a mat", "dog", "a black cat on a bed")
     concepts = concepts_with(weight=0.0, consensus=weight)
     request = SimpleNamespace(
-        rules=RuleOptions(min_confidence=0.0), decoding=DecodingSettings(beam_size=3, n_best=3),
+        rule_options=RuleOptions(min_confidence=0.0),
+        decoding=DecodingSettings(beam_size=3, n_best=3, length_penalty=penalty),
         constraint=None, prefix=(), evidence=probabilities(cat=0.9, dog=0.9),
-        generator=SimpleNamespace(tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0)),
+        generator=SimpleNamespace(
+            tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0),
+            decoding=DecodingSettings(length_penalty=0.7),
+        ),
     )  # fmt: skip
     hypotheses = [
-        Sentence((0,), log_prob, log_prob, text=text) for text, log_prob in zip(texts, (-2, -1, -3), strict=True)
+        Sentence((0,) * len(text.split()), log_prob, log_prob, text=text)
+        for text, log_prob in zip(texts, (-7, -1, -10.5), strict=True)
     ]
     captions = CaptionRules(concepts, None).finish(request, hypotheses)
     assert [texts.index(caption.text) for caption in captions] == list(order)

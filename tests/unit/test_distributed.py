@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from limner.apps.distributed.cluster import Journal, _error, connected, locked_journal, require_folder
+from limner.apps.distributed.cluster import Journal, _unit_error, connected, locked_journal, require_folder
 from limner.apps.distributed.driver import _Actor
 from limner.apps.distributed.sentences import CaptionJob, describe_distributed
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
@@ -33,7 +33,7 @@ def test_an_actor_without_memory_is_one_line_of_error_and_goes_on(monkeypatch):
     actor = _Actor(pickle.dumps(Failing(MemoryError(), unit=1)))
     outcomes = [actor({"unit": [unit]}) for unit in range(3)]
     assert [outcome["error"][0] == "" for outcome in outcomes] == [True, False, True]
-    error = _error(outcomes[1]["kind"][0], outcomes[1]["error"][0])
+    error = _unit_error(outcomes[1]["kind"][0], outcomes[1]["error"][0])
     assert isinstance(error, ResourceError)
     assert re.fullmatch(r"--ray: the memory of .* is not enough .*finished units are kept: .*again", str(error))
 
@@ -152,14 +152,14 @@ class Failing(NamedTuple):
 def test_an_error_of_a_unit_is_raised_as_it_was(error, message):
     outcome = _Actor(pickle.dumps(Failing(error, unit=3)))({"unit": [3]})
     assert outcome["unit"] == [3]
-    raised = _error(outcome["kind"][0], outcome["error"][0])
+    raised = _unit_error(outcome["kind"][0], outcome["error"][0])
     assert isinstance(raised, type(error))
     assert message in str(raised)
 
 
 def test_an_error_of_the_program_names_its_place():
     outcome = _Actor(pickle.dumps(Failing(KeyError("pooled"), unit=3)))({"unit": [3]})
-    raised = _error(outcome["kind"][0], outcome["error"][0])
+    raised = _unit_error(outcome["kind"][0], outcome["error"][0])
     assert type(raised) is RuntimeError
     assert "unit 3" in str(raised) and Path(__file__).name in str(raised) and "KeyError: 'pooled'" in str(raised)
 

@@ -64,7 +64,7 @@ def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
 def test_the_best_images_are_among_the_candidates(tmp_path, monkeypatch):
     """By estimates in 3 of 7 coordinates, and expansions of the images with the highest of them."""
     torch.manual_seed(0)
-    monkeypatch.setattr(estimated, "ESTIMATED_AGAIN", 100)
+    monkeypatch.setattr(estimated, "MIN_REESTIMATED", 100)
     monkeypatch.setattr(estimated, "LEADING_COORDINATES", 3)
     model, image = build(SMOOTH["mrnn"], POOLED).float(), images(400, (4,))
     coder = ImageCodes(model, image._replace(pooled=image.pooled.float()))
@@ -118,6 +118,6 @@ def test_estimates_in_groups_find_the_best_images_of_an_attention_model(monkeypa
     centroid = torch.from_numpy(codes.mean(0, keepdims=True)).double()
     index = ExpansionIndex(coder, codes.astype(np.float64), centroid, np.array([0, 600]))
     in_groups = np.isin(best, index.candidates(TOKENS, 30)).mean()
-    monkeypatch.setattr(estimated, "NARROWED", ())
+    monkeypatch.setattr(estimated, "NARROWING", ())
     at_the_mean = np.isin(best, index.candidates(TOKENS, 30)).mean()
     assert in_groups >= 0.7 > 0.4 >= at_the_mean, (in_groups, at_the_mean)

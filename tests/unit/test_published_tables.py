@@ -55,7 +55,7 @@ def renamed(tiny, folder, ids):
 
 @pytest.mark.parametrize("name, beam", [("vinyals2015/table1", 20), ("vinyals2015/table2", 20), ("xu2015/table1", 5)])
 def test_tables_of_sentences_decode_with_the_beam_that_their_notes_state(name, beam):
-    table = find_table(name).on(find_table(name).trained_on[0])
+    table = find_table(name).for_dataset(find_table(name).trained_on[0])
     assert f"decoded with a beam of {beam}" in table.notes
     for row in table.rows:
         if row.recipe is not None:
@@ -113,7 +113,7 @@ def test_recipes_have_the_published_figures_of_their_rows(table, dataset):
     if table.name == "mao2015/table7":
         return  # other test images than those of the recipe's figures
     single = table.name in ("mao2015/table1", "mao2015/table2", "mao2015/table3")
-    for row in table.on(dataset).rows:
+    for row in table.for_dataset(dataset).rows:
         if row.recipe and not row.changes and (single or row.features != ("alexnet",)):
             published = load_recipe(f"{table.recipes}/{row.recipe}", []).published.values
             own = {score: value for score, value in row.published[dataset.name].items() if score in published}
@@ -168,7 +168,7 @@ def test_the_data_set_selects_recipes_and_figures(tiny, tmp_path):
         ["Random", "DeepVS-RCNN", "Ours-m-RNN-VggNet"],
     )
     assert part.rows[-1].recipe == "coco"
-    assert find_table("vinyals2015/table2").on(FLICKR8K).datasets == ("PASCAL (transfer)", "Flickr8k", "SBU")
+    assert find_table("vinyals2015/table2").for_dataset(FLICKR8K).datasets == ("PASCAL (transfer)", "Flickr8k", "SBU")
     with pytest.raises(SettingsError, match=r"data set 'iapr' of mao2015/table4: expected one of flickr30k, coco"):
         table_of_collection(table, tiny, "iapr")
     with pytest.raises(SettingsError, match="the same for every collection"):
@@ -176,7 +176,7 @@ def test_the_data_set_selects_recipes_and_figures(tiny, tmp_path):
 
 
 def test_the_features_of_the_paper_are_preferred(tiny, tmp_path, monkeypatch):
-    part = find_table("mao2015/table3").on(FLICKR8K)
+    part = find_table("mao2015/table3").for_dataset(FLICKR8K)
     (row,) = (row for row in part.rows if row.recipe)
     with pytest.raises(FeatureError, match=r"mao2015/table3 needs the feature table 'alexnet'.*or 'mobilenet_v2'"):
         plan_row(row, job(part, tiny, tmp_path))

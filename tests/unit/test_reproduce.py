@@ -298,7 +298,7 @@ def test_unknown_rows_and_tables(tiny, tmp_path):
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=published_tables())
 def test_every_row_has_its_recipe_and_scores_that_are_measured(table):
-    for part in [table.on(dataset) for dataset in table.trained_on] or [table]:
+    for part in [table.for_dataset(dataset) for dataset in table.trained_on] or [table]:
         check_rows(part)
 
 

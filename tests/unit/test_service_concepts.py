@@ -85,7 +85,7 @@ def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
 def test_concepts_can_be_left_out_and_a_prefix_is_kept(run):
     async def captions(engine):
         options = {"model": "nothing", "decoding": {"beam_size": 3}}
-        left = caption(engine, RED, rules=RuleOptions(True, False), **options)
+        left = caption(engine, RED, rule_options=RuleOptions(True, False), **options)
         begun = caption(engine, RED, prefix="a red", **options)
         plain = caption(engine, RED, model="wood")
         return await asyncio.gather(left, begun, plain)

@@ -95,7 +95,7 @@ def test_no_bound_is_violated(case):
 def test_gradients_are_those_of_finite_differences(case):
     cells, score, _ = case
     point = cells.points.terms[0]
-    value, (gradient,) = score.tangents(Points.of(point[None], score.weight))
+    value, (gradient,) = score.tangents(Points.from_terms(point[None], score.weight))
     step = 1e-5
     moved = point + step * np.eye(len(point))
     numeric = (score.scores(moved) - score.scores(2 * point - moved)) / (2 * step)
@@ -139,7 +139,7 @@ def test_gradients_where_the_image_and_the_prefix_prefer_different_tokens_strong
     """The product of the exponentials underflows at one position: its softmax is computed by itself."""
     weight = np.array([[900.0], [-900.0], [0.0]])
     score = ConcaveScore(weight, np.array([[-1.0], [0.1]]), np.zeros(3), [2, 0])
-    value, gradient = score.tangents(Points.of(np.array([[1.0]]), weight))
+    value, gradient = score.tangents(Points.from_terms(np.array([[1.0]]), weight))
     # Logits are 0, 0, 0 at the first position, and 990, -990, 0 at the second one, whose target is certain.
     assert value == pytest.approx([-np.log(3.0)])
     assert gradient == pytest.approx(np.array([[0.0]]), abs=1e-9)
@@ -162,4 +162,4 @@ def test_bounds_hold_where_float32_has_absolute_errors(weight, bias):
 def test_scores_that_are_not_numbers_are_no_proof():
     oracle = Oracle(0, 4, 12, 1.0)
     with pytest.raises(RunError, match="not numbers"):
-        oracle.score().tangents(Points.of(np.full((1, 4), np.nan), oracle.weight))
+        oracle.score().tangents(Points.from_terms(np.full((1, 4), np.nan), oracle.weight))

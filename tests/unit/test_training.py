@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from interrupted import Stop, assert_equal_weights, resumed, without_times
-from limner.apps.cli.train import _times
+from limner.apps.cli.train import _format_times
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
@@ -96,7 +96,7 @@ def test_the_clock_counts_all_of_a_training_and_its_steps_separately(monkeypatch
     assert times == [(epoch, steps), (epoch + 100, steps), (last - 100, 2 * steps), (last, 2 * steps)]
     facts = ModelConfig.load(run / "config.json").provenance
     assert (facts["epochs"], facts["seconds"], facts["step_seconds"]) == (1, last, 2 * steps)
-    assert _times(facts) == f"{last:.1f} s ({2 * steps:.1f} s in training steps)"
+    assert _format_times(facts) == f"{last:.1f} s ({2 * steps:.1f} s in training steps)"
     train(recipe, tiny, run, resume=True)
     again = ModelConfig.load(run / "config.json").provenance
     assert {**again, "processor_seconds": facts["processor_seconds"]} == facts  # its processor time is measured

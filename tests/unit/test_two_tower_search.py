@@ -123,7 +123,7 @@ def test_many_vectors_get_the_index_of_lance(teacher, tower, own_tiny, monkeypat
     created = []
     import lance
 
-    monkeypatch.setattr(embeddings, "COMPARED", 20)
+    monkeypatch.setattr(embeddings, "MAX_COMPARED", 20)
     monkeypatch.setattr(
         lance.LanceDataset, "create_index", lambda self, *args, **options: created.append((args, options))
     )

@@ -1,1 +1,1 @@
-"""Programs around the core: the command line, the service, and what reads or writes runs and folders for people."""
+"""Programs around the core: command line, service, reports, reproduction, diagnosis, export and folders of images."""

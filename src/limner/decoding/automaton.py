@@ -15,30 +15,30 @@ from typing import NamedTuple
 from limner.errors import SettingsError
 
 MAX_STATES = 64
-"""Maximum number of states: six words of a word vocabulary, or four phrases of two of them."""
+"""Maximum number of states; enough for six words of a word vocabulary, or for four phrases of two words."""
 
 Constraint = Sequence[Sequence[int]]
 """Alternatives as token ids; the constraint is satisfied by a sentence with at least one of them."""
 
 
 class WordBoundaries(NamedTuple):
-    """Tokens of a vocabulary that are not words of their own; both are empty where every token is a word."""
+    """Tokens of a vocabulary that are parts of words; both sets are empty where every token is a word."""
 
     continues: frozenset[int] = frozenset()
     """Tokens that continue the word before them: subwords within a word, joiners of compounds."""
     joins: frozenset[int] = frozenset()
-    """Those of them that are continued by the next word as well: joiners of compounds."""
+    """Tokens of `continues` that the next word continues as well: joiners of compounds."""
 
 
 class _Progress(NamedTuple):
-    """What a sentence has of its constraints so far: a state of the machine."""
+    """Progress of a sentence through its constraints: a state of the machine."""
 
     open: frozenset[int]
     """Numbers of the constraints that are not satisfied."""
-    rests: frozenset[tuple[int, tuple[int, ...]]]
-    """Constraints with an alternative that the sentence has begun, and the rest of it; no rest where it is complete and
-    the next token decides whether its last word is."""
-    joined: bool
+    begun: frozenset[tuple[int, tuple[int, ...]]]
+    """Constraints with an alternative that the sentence has begun, and its remaining tokens; none remain where only the
+    next token decides whether the last word is complete."""
+    is_joined: bool
     """Whether the next word is a part of the word before."""
 
 
@@ -47,18 +47,18 @@ class Automaton:
     """Deterministic finite-state machine over tokens; state 0 is the state of the empty sentence."""
 
     boundaries: WordBoundaries
-    """Tokens that are not words of their own."""
+    """Tokens that are parts of words."""
     tokens: tuple[int, ...]
-    """Tokens with transitions of their own, the last columns of `transitions`."""
+    """Tokens of the alternatives, the last columns of `transitions`."""
     transitions: tuple[tuple[int, ...], ...]
-    """For each state, the state after any other token that starts a word, after any other token that continues one, and
-    after each of `tokens`."""
+    """Next state of each state: after any other token that starts a word, any other token that continues a word, and
+    each of `tokens`."""
     distances: tuple[float, ...]
-    """For each state the smallest number of tokens after which all constraints are satisfied; 0 where they are."""
+    """Minimum number of tokens from each state until all constraints are satisfied."""
 
     @classmethod
     def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
-        """Compile constraints; none of them give a machine of one state. Without boundaries, every token is a word.
+        """Compile constraints, possibly none; without boundaries, every token is a word.
 
         Raises:
             SettingsError: the machine needs more than `MAX_STATES` states.
@@ -68,7 +68,7 @@ class Automaton:
         assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"
         used = {token for constraint in alternatives for alternative in constraint for token in alternative}
         tokens = (*sorted(used | boundaries.joins),) if constraints else ()
-        start = _Progress(frozenset(range(len(alternatives))), frozenset(), joined=False)
+        start = _Progress(frozenset(range(len(alternatives))), frozenset(), is_joined=False)
         numbers, transitions = {start: 0}, list[tuple[int, ...]]()
         pending = [start]
         for state in pending:
@@ -86,7 +86,7 @@ class Automaton:
                     f"{MAX_STATES} states of the search; give fewer or shorter words"
                 )
             transitions.append(tuple(numbers[successor] for successor in following))
-        accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
+        accepting = [state.open <= {number for number, rest in state.begun if not rest} for state in numbers]
         return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
 
     @property
@@ -114,23 +114,23 @@ class Automaton:
 def _advance(
     state: _Progress, alternatives: Sequence[Constraint], boundaries: WordBoundaries, token: int | None, continues: bool
 ) -> _Progress:
-    """Return the state after a token; None stands for any that is in no alternative."""
+    """Return the state after a token; None stands for any token outside the alternatives."""
     still_open = state.open
     if not continues:
-        still_open -= {number for number, rest in state.rests if not rest}
-    rests = {(number, rest[1:]) for number, rest in state.rests if rest[:1] == (token,)}
-    if not state.joined:
-        rests |= {
+        still_open -= {number for number, rest in state.begun if not rest}
+    begun = {(number, rest[1:]) for number, rest in state.begun if rest[:1] == (token,)}
+    if not state.is_joined:
+        begun |= {
             (n, tuple(alternative[1:]))
             for n in still_open
             for alternative in alternatives[n]
             if alternative[0] == token
         }
     if not boundaries.continues:  # a token is a whole word, whatever follows
-        still_open -= {number for number, rest in rests if not rest}
-    joined = token in boundaries.joins or (state.joined and continues)
-    kept = frozenset((number, rest) for number, rest in rests if number in still_open)
-    return _Progress(still_open, kept, joined and bool(still_open))
+        still_open -= {number for number, rest in begun if not rest}
+    is_joined = token in boundaries.joins or (state.is_joined and continues)
+    kept = frozenset((number, rest) for number, rest in begun if number in still_open)
+    return _Progress(still_open, kept, is_joined and bool(still_open))
 
 
 def _distances(transitions: Sequence[Sequence[int]], accepting: Sequence[bool]) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ _DEAD = -1  # target of an end in a state that does not accept
 
 
 class BestOfEachState:
-    """Selection of the K most probable continuations into each of S states; slot s K + k of a beam is of state s.
+    """Selection of the K most probable continuations into each of S states; slot s K + k of a beam belongs to state s.
 
     The continuations into each state are divided as in an unconstrained search (`divide`), and each complete hypothesis
     counts for the beams of all states. Continuations whose constraints cannot be satisfied within `max_length` are left
@@ -61,7 +61,7 @@ class BestOfEachState:
         self.continues = np.array(continuing, np.int64)
         starts = zip(machines, prefixes, strict=True)
         self.start = np.array([machine.after(prefix[:shared]) for machine, prefix in starts])
-        self.following = np.array([_table(machine, named, self.states) for machine in machines])  # (B, S, C)
+        self.following = np.array([_transition_table(machine, named, self.states) for machine in machines])  # (B, S, C)
         distances = [[*machine.distances, *[math.inf] * (self.states - machine.size)] for machine in machines]
         self.distances = np.array(distances)  # (B, S)
 
@@ -82,10 +82,11 @@ class BestOfEachState:
         feasible = np.where(token == SPECIAL_TOKENS.eos, target != _DEAD, distance < self.max_length - beam.length)
         total = np.where(feasible, total, np.asarray(-math.inf, total.dtype))
         parent = (np.arange(groups)[:, None] * (width // groups) + parent).reshape(count, -1)
-        return self._best(total, parent, token, target, self.results.complete(beam.live))
+        return self._best(total, parent, token, target, self.results.counts(beam.live))
 
     def _candidates(self, next_tokens: NextTokens, groups: int) -> list[NDArray[Any]]:
-        """Return the continuations that may be among the best: all by named tokens, and the K best of each other kind.
+        """Return the candidates for the best continuations: all by `named` tokens, and the K best of other kinds of
+        token.
 
         Returns:
             Log-probability, index of the hypothesis in its group, token, and column of the transitions, each (N, G, M).
@@ -130,8 +131,8 @@ class BestOfEachState:
         return Choice(*parts)
 
 
-def _table(machine: Automaton, named: Sequence[int], states: int) -> list[list[int]]:
-    """Return the transitions of a machine by the columns: other words, other continuations, the end, named tokens."""
+def _transition_table(machine: Automaton, named: Sequence[int], states: int) -> list[list[int]]:
+    """Return the transitions of a machine, with columns for other words, other continuations, the end, named tokens."""
     columns = [machine.column(token) for token in named]
     rows = [
         [row[0], row[1], state if not machine.distances[state] else _DEAD, *(row[column] for column in columns)]

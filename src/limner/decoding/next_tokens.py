@@ -40,7 +40,7 @@ class NextTokens(Protocol):
         """Shape (N, K, V)."""
 
     def split(self, sizes: Sequence[int]) -> Sequence[NextTokens]:
-        """Return the log-probabilities of consecutive examples, `sizes` of them each."""
+        """Split the log-probabilities into parts of `sizes` consecutive examples."""
 
     def gather(self, tokens: Tokens) -> Floats:
         """Return the values of some tokens (N, K, C)."""
@@ -49,13 +49,13 @@ class NextTokens(Protocol):
         """Set the values of tokens (C,) to -inf."""
 
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
-        """Give examples (R,) no next token but one: `tokens` (R,) with the given values (R, K)."""
+        """Set the values of examples `rows` (R,) to -inf, except for `tokens` (R,), which get `values` (R, K)."""
 
     def add(self, totals: Floats) -> None:
         """Add the log-probabilities (N, K) of the hypotheses."""
 
     def add_bonus(self, bonus: Floats, used: Tokens) -> None:
-        """Add a bonus (N, V) to each token that a hypothesis does not have; `used` are the tokens it has, (N, K, T)."""
+        """Add a bonus (N, V) to each token that a hypothesis does not contain yet; `used` are its tokens, (N, K, T)."""
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
         """Return the `count` greatest values of each group of hypotheses, of all tokens or `among` some (C,)."""
@@ -63,8 +63,8 @@ class NextTokens(Protocol):
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
         """Draw a token of each hypothesis by numbers (N, K) between 0 and 1.
 
-        `temperature` divides the log-probabilities; the `top_k` most probable tokens are kept, and of these tokens the
-        smallest set of the most probable ones with a probability of `top_p`.
+        `temperature` divides the log-probabilities; of the `top_k` most probable tokens, the smallest set with a total
+        probability of `top_p` is kept.
         """
 
 

@@ -20,19 +20,26 @@ if TYPE_CHECKING:
     from limner.decoding.search import Beam
 
 
-def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
-    """Compute the score that hypotheses of a length, with </s>, are ranked by: log_prob / length ** length_penalty."""
-    return float(log_prob / max(1, length) ** settings.length_penalty)
+def normalised_log_prob(log_prob: float, length: int, exponent: float) -> float:
+    """Compute log_prob / length ** exponent; the length counts the tokens, and the end-of-sentence token if present."""
+    return float(log_prob / max(1, length) ** exponent)
+
+
+def must_include_error(id_: str) -> SettingsError:
+    """Return the error of an example for which every sentence with its `must_include` has probability zero."""
+    return SettingsError(
+        f"must_include of example '{id_}': every sentence with these words has probability zero under the model; give "
+        "other words"
+    )
 
 
 class HypothesisLists:
     """Complete hypotheses of every example, best first, and whether an example needs more of them."""
 
     def __init__(self, count: int, settings: DecodingSettings, constrained: Collection[int] = ()) -> None:
-        """Create empty lists for `count` examples; the sentences of those at `constrained` must satisfy constraints."""
+        """Create empty lists for `count` examples; hypotheses of the examples `constrained` satisfy constraints."""
         self.settings = settings
         self.hypotheses: list[list[Sentence]] = [[] for _ in range(count)]
-        self.max_norm = settings.max_length**settings.length_penalty
         self.constrained = frozenset(constrained)
 
     def insert(
@@ -48,24 +55,25 @@ class HypothesisLists:
         rows = zip(n.tolist(), log_probs.tolist(), beam.tokens[n, k].tolist(), beam.totals[n, k].tolist(), strict=True)
         for row, log_prob, tokens, totals in rows:
             if log_prob > -math.inf:
-                score = ranking_score(log_prob, len(tokens) + ended, self.settings)
+                score = self.score(log_prob, len(tokens) + ended)
                 hypothesis = Sentence(tuple(tokens), log_prob, score, ended, tuple(totals))
                 bisect.insort(self.hypotheses[beam.live[row]], hypothesis, key=lambda ranked: -ranked.score)
+
+    def score(self, log_prob: float, length: int) -> float:
+        """Compute the score of a hypothesis; see `normalised_log_prob`."""
+        return normalised_log_prob(log_prob, length, self.settings.length_penalty)
 
     def n_best(self, ids: Sequence[str]) -> list[list[Sentence]]:
         """Return the `n_best` hypotheses of every example.
 
         Raises:
-            SettingsError: an example has none, because every sentence that satisfies its constraints is impossible.
+            SettingsError: no sentence of an example satisfies its constraints with a probability above zero.
         """
         if missing := [ids[example] for example in sorted(self.constrained) if not self.hypotheses[example]]:
-            raise SettingsError(
-                f"must_include of example '{missing[0]}': every sentence with these words has probability zero "
-                "under the model; give other words"
-            )
+            raise must_include_error(missing[0])
         return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
 
-    def complete(self, examples: Sequence[int]) -> list[int]:
+    def counts(self, examples: Sequence[int]) -> list[int]:
         """Return the number of hypotheses of each of some examples."""
         return [len(self.hypotheses[example]) for example in examples]
 
@@ -87,10 +95,10 @@ class HypothesisLists:
             return True
         if len(counted) >= self.settings.beam_size:
             last = counted[self.settings.beam_size - 1].score
-            if self.settings.stop != "improve" or ranking_score(best, length, self.settings) <= last:
+            if self.settings.stop != "improve" or self.score(best, length) <= last:
                 return True
         # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
-        return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score
+        return len(hypotheses) >= needed and self.score(best, self.settings.max_length) <= hypotheses[needed - 1].score
 
 
 def banned_tokens(settings: DecodingSettings) -> list[int]:

@@ -3,7 +3,7 @@
 Greedy search is a beam of 1, and sampling is another selection. The search knows a model only as a `StepModel`, which
 may compute with torch or with a session of ONNX Runtime.
 
-Shapes: B examples, N of them that are still decoded, K hypotheses of each, V vocabulary.
+Shapes: B examples, N examples that are still decoded, K hypotheses of each, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from limner.decoding.automaton import Automaton
 from limner.decoding.constrained import BestOfEachState
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import HypothesisLists, banned_tokens, ranking_score, require_prefixes
+from limner.decoding.ranking import HypothesisLists, banned_tokens, require_prefixes
 from limner.decoding.selection import BestContinuations, Choice, Sampler
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
@@ -32,7 +32,7 @@ State = Any
 
 
 class StepModel(Protocol):
-    """A model, or an ensemble, as the search sees it."""
+    """Interface of a model, or an ensemble, to the search."""
 
     @property
     def vocab_size(self) -> int:
@@ -80,8 +80,8 @@ class Beam(NamedTuple):
 
 
 Trace = Callable[[Beam, Choice | None], None]
-"""Receives every step of a search: the hypotheses before it, and the continuations chosen (None where the hypotheses
-are cut off at `max_length`)."""
+"""Callback for every step of a search, with the hypotheses before the step and the chosen continuations (None where the
+hypotheses are cut off at `max_length`)."""
 
 
 class Search:
@@ -110,10 +110,11 @@ class Search:
             ids: id of each example, for sampling and for errors.
             settings: decoding settings.
             prefixes: token ids that the sentence of each example starts with, without special tokens.
-            constraints: for each example the machine of what its sentence must include; each state has a beam.
+            constraints: for each example the machine of the words that its sentence must include; each state has a
+                beam.
             trace: called with every step, for example a `BeamRecorder`.
-            bonus: for each example what the first occurrence of each token adds to the log-probability of a sentence,
-                (B, V); None for nothing. `without_bonus` subtracts it from the results.
+            bonus: value that the first occurrence of each token adds to the log-probability of a sentence, (B, V); None
+                for zeros. `without_bonus` subtracts it from the results.
 
         Raises:
             SettingsError: the prefixes or constraints do not fit the examples, the vocabulary or `max_length`, or are
@@ -156,7 +157,7 @@ class Search:
         choice = self._select(next_tokens, beam)
         if self.trace is not None:
             self.trace(beam, choice)
-        keep = [n for n in _record(self.results, beam, choice) if beam.live[n] not in self.left]
+        keep = [n for n in _add_complete(self.results, beam, choice) if beam.live[n] not in self.left]
         self.beam = self._continue(beam, choice, keep, state) if keep else None
         self._stop_at_max_length()
 
@@ -172,7 +173,7 @@ class Search:
             values = np.where(first, self.bonus[example, list(tokens)], 0.0)
             log_prob = hypothesis.log_prob - float(values.sum())
             totals = tuple((np.array(hypothesis.totals) - values.cumsum()).tolist()) if hypothesis.totals else ()
-            score = ranking_score(log_prob, len(tokens) + hypothesis.ended, self.settings)
+            score = self.results.score(log_prob, len(tokens) + hypothesis.ended)
             results.append(hypothesis._replace(log_prob=log_prob, totals=totals, score=score))
         return sorted(results, key=lambda hypothesis: -hypothesis.score)
 
@@ -190,7 +191,7 @@ class Search:
             next_tokens.force(np.array(rows), forced, values)
 
     def _continue(self, beam: Beam, choice: Choice, keep: list[int], state: State) -> Beam:
-        """Append the chosen tokens to the hypotheses that they continue, of the examples at `keep`."""
+        """Append the chosen tokens to the hypotheses of the examples at `keep`."""
         count, width = beam.total.shape
         live, token, total, memory = beam.live, choice.token, choice.total, beam.memory
         tokens, totals = beam.all_tokens, beam.all_totals
@@ -240,6 +241,17 @@ def search(
     return running.results.n_best(ids)
 
 
+def score_tokens(model: StepModel, memory: Memory, tokens: Tokens) -> tuple[Floats, State]:
+    """Compute the log-probability of each token of B sentences (B, T), and the state before the last token is read."""
+    log_probs: list[Floats] = [np.zeros((len(tokens), 0), np.float32)]
+    state, last = model.start(memory), np.full((len(tokens), 1), SPECIAL_TOKENS.bos, np.int64)
+    for position in range(tokens.shape[1]):
+        next_tokens, state = model.step(last, memory, state)
+        last = tokens[:, position : position + 1]
+        log_probs.append(next_tokens.gather(last[:, :, None])[:, :, 0])
+    return np.concatenate(log_probs, 1), state
+
+
 def _require_memory(needed: int, model: StepModel, count: int, settings: DecodingSettings, beams: int) -> None:
     """Check that the log-probabilities and tokens of all hypotheses fit into memory; ResourceError if not."""
     states = f" in each of {beams} states of the constraints" if beams > 1 else ""
@@ -260,30 +272,21 @@ def _start(
     settings: DecodingSettings,
 ) -> Beam:
     """Read the first `shared` tokens of the prefixes, and create `width` equal hypotheses of each example."""
-    count, state = len(prefixes), model.start(memory)
-    tokens = np.array([prefix[:shared] for prefix in prefixes], np.int64).reshape(count, 1, shared)
-    totals = []
-    last = np.full((count, 1), SPECIAL_TOKENS.bos, np.int64)
-    total: Floats = np.zeros((count, 1), np.float32)
-    for position in range(shared):
-        next_tokens, state = model.step(last, memory, state)
-        last = tokens[:, :, position]
-        total = total + next_tokens.gather(last[:, :, None])[:, :, 0]
-        totals.append(total)
+    count = len(prefixes)
+    tokens = np.array([[SPECIAL_TOKENS.bos, *prefix[:shared]] for prefix in prefixes], np.int64)
+    log_probs, state = score_tokens(model, memory, tokens[:, 1:])
+    totals = np.pad(log_probs.cumsum(1), ((0, 0), (1, 0)))
     state = model.select(state, np.arange(count).repeat(width)) if width > 1 else state
-    total = total.repeat(width, 1)
     all_tokens = np.zeros((count, width, settings.max_length), np.int64)
     all_totals = np.zeros(all_tokens.shape)
-    all_tokens[:, :, :shared] = tokens
-    for position, value in enumerate(totals):
-        all_totals[:, :, position] = value
+    all_tokens[:, :, :shared], all_totals[:, :, :shared] = tokens[:, None, 1:], totals[:, None, 1:]
+    total, last = totals[:, -1:].repeat(width, 1), tokens[:, -1:].repeat(width, 1)
     if settings.sample is None:
         total[:, 1:] = -math.inf
-    last = last.repeat(width, 1)
     return Beam(list(range(count)), shared, total, last, all_tokens, all_totals, memory, state)
 
 
-def _record(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:
+def _add_complete(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:
     """Add the hypotheses that are complete; return the indices of the examples that are decoded further."""
     n, k = choice.ends.nonzero()
     if len(n):

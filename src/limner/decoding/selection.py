@@ -1,4 +1,4 @@
-"""Selection of the continuations of hypotheses: the most probable ones, or random ones."""
+"""Selection of the continuations of hypotheses: the most probable continuations, or random ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Choice(NamedTuple):
-    """Continuations of the N examples of a beam: K that continue, and those that are complete."""
+    """Continuations of the N examples of a beam: K incomplete hypotheses, and the complete ones."""
 
     token: Tokens  # (N, K): next token
     total: Floats  # (N, K): log-probability; -inf where there is no continuation
@@ -46,7 +46,7 @@ class BestContinuations:
             best = next_tokens.best(1)
             return continue_each(best.token[:, 0], best.total[:, 0])
         best = next_tokens.best(2 * self.settings.beam_size)
-        complete = self.results.complete(beam.live) if self.settings.stop == "shrink" else ()
+        complete = self.results.counts(beam.live) if self.settings.stop == "shrink" else ()
         return divide(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.settings, complete)
 
 
@@ -59,10 +59,10 @@ def continue_each(token: Tokens, total: Floats) -> Choice:
 
 
 def divide(total: Floats, parent: Tokens, token: Tokens, settings: DecodingSettings, complete: Sequence[int]) -> Choice:
-    """Divide the 2K best continuations of N examples, best first, into those that are complete and those that continue.
+    """Divide the 2K best continuations of N examples, best first, into complete and incomplete hypotheses.
 
-    With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
-    shrink, all but the first K - C are left out, where C hypotheses of the example are `complete`.
+    With `settings.stop` full, hypotheses that end within the first K are complete, and the K best others continue. With
+    shrink, only the first K - C count, where C hypotheses of the example are complete already.
     """
     none = total.dtype.type(-math.inf)
     if settings.stop == "shrink":
@@ -86,8 +86,8 @@ def divide(total: Floats, parent: Tokens, token: Tokens, settings: DecodingSetti
 class Sampler:
     """Selection that draws the continuation of every hypothesis.
 
-    The temperature divides the log-probabilities of the allowed tokens; the `top_k` most probable are kept, and of
-    their normalised probabilities the fewest that sum to `top_p`.
+    The temperature divides the log-probabilities of the allowed tokens; of the `top_k` most probable tokens, the
+    smallest set with a total probability of `top_p` is kept.
 
     The uniform random numbers depend on the seed and the id of the example only.
     """

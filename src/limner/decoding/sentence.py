@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from limner.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
-"""Indices of the first token or word and of the token or word after the last."""
+"""Index of the first token or word, and index after the last token or word."""
 NOT_SURE = "not sure"
-"""What is printed for people in place of a caption that is withheld."""
+"""Text printed in place of a caption that is withheld."""
 
 
 class Derivation(NamedTuple):
-    """How a translation was made of phrases."""
+    """Derivation of a translation from phrases."""
 
     phrases: tuple[tuple[Span, Span], ...]
     """Source tokens of each phrase and the tokens that translate them, in the order of the translation."""
@@ -32,7 +32,9 @@ class Sentence(NamedTuple):
     log_prob: float
     """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
     score: float
-    """Score that sentences are ranked by; see `DecodingSettings`."""
+    """Score that sentences are ranked by: log_prob / length ** length_penalty, see `DecodingSettings`. Where concepts
+    choose, the exponent is 1 unless the request changes it, and a hypothesis has the evidence of the concepts and its
+    weighted consensus added."""
     ended: bool = True
     """False where the sentence was cut off at `max_length`."""
     totals: tuple[float, ...] = ()
@@ -43,9 +45,9 @@ class Sentence(NamedTuple):
     copied: tuple[str, ...] = ()
     """Pieces of the source in place of the unknown tokens, in their order; empty where the model copies none."""
     features: tuple[tuple[str, float], ...] = ()
-    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
+    """Features whose weighted sum is the score and `log_prob`, for a model without probabilities."""
     derivation: Derivation | None = None
-    """Phrases of the translation; None for a model that has none."""
+    """Phrases of the translation; None for a model without phrases."""
 
     tags: tuple[Tag, ...] = ()
     """Things in the image; empty unless tags are requested."""

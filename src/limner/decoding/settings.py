@@ -23,8 +23,8 @@ class SampleSettings(Settings):
     seed: Seed = 0
     """Random seed; with the id of an example it determines the draws, whatever the batch."""
     greedy_first: bool = False
-    """Whether the first sentence of each example is the greedy one and only the others are drawn: the baseline of
-    self-critical training, decoded together with the samples."""
+    """Whether the first sentence of each example is decoded greedily, as the baseline of self-critical training, and
+    only the other sentences are drawn."""
 
 
 class DecodingSettings(Settings):

@@ -1,4 +1,4 @@
-"""Models of torch as the search sees them: one model, or an ensemble whose probabilities are averaged."""
+"""Models of torch as step models: one model, or an ensemble whose probabilities are averaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from limner.models.protocols import ConditionalLM, Memory, State
 from limner.process import available_memory
 
 SECTION = 64
-"""Number of columns of which `topk_by_section` takes the maximum first."""
+"""Number of columns of a section in `topk_by_section`."""
 
 
 class TorchModels:
@@ -176,7 +176,7 @@ class TorchNextTokens:
 
 
 def _array(values: Tensor) -> NDArray[Any]:
-    """Return a tensor as an array, which shares its memory if it is the memory of the machine."""
+    """Return a tensor as an array; a tensor on the CPU shares its memory."""
     return values.cpu().numpy()
 
 

@@ -26,10 +26,11 @@ def map_leaves(function: Callable[[list[Any]], Any], trees: Sequence[Tree]) -> T
 def split(tree: Tree, sizes: Sequence[int]) -> list[Tree]:
     """Split the rows of a tree into trees with `sizes` rows."""
     ends = list(accumulate(sizes))
-    return [_rows(tree, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+    return [select_rows(tree, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
-def _rows(tree: Tree, rows: slice) -> Tree:
+def select_rows(tree: Tree, rows: Any) -> Tree:  # noqa: ANN401
+    """Select rows of the arrays of a tree, by indices or a slice."""
     return map_leaves(lambda leaves: leaves[0][rows], [tree])
 
 
@@ -50,7 +51,7 @@ def flatten(tree: Tree, name: str) -> dict[str, Any]:
         return {}
     if not isinstance(tree, tuple | list):
         return {name: tree}
-    return {path: leaf for place, part in _parts(tree, name) for path, leaf in flatten(part, place).items()}
+    return {path: leaf for place, part in _named_parts(tree, name) for path, leaf in flatten(part, place).items()}
 
 
 def rebuild(tree: Tree, name: str, tensors: Mapping[str, Any]) -> Tree:
@@ -59,11 +60,11 @@ def rebuild(tree: Tree, name: str, tensors: Mapping[str, Any]) -> Tree:
         return None
     if not isinstance(tree, tuple | list):
         return tensors[name]
-    parts = [rebuild(part, place, tensors) for place, part in _parts(tree, name)]
+    parts = [rebuild(part, place, tensors) for place, part in _named_parts(tree, name)]
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def _parts(tree: tuple[Tree, ...] | list[Tree], name: str) -> list[tuple[str, Tree]]:
+def _named_parts(tree: tuple[Tree, ...] | list[Tree], name: str) -> list[tuple[str, Tree]]:
     """Return the parts of a tree with their paths: the names of the fields of a NamedTuple, else numbers."""
     names = getattr(tree, "_fields", map(str, range(len(tree))))
     return [(f"{name}.{field}".lstrip("."), part) for field, part in zip(names, tree, strict=True)]

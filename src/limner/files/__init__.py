@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 """Name of the lock file in a locked folder."""
 PARTIAL = ".partial-"
-"""Between the name of a file and the host and process that write it, in the name of its temporary file."""
+"""Separator in the name of a temporary file: before it the name of the file, after it the host and process."""
 ABANDONED_SECONDS = 7 * 24 * 3600.0
 """Seconds without a write after which the temporary file of another host is removed."""
 _WRITER = re.compile(r"(?P<host>[0-9a-f]{12})-(?P<process>[0-9]+)")
-"""End of the name of a temporary file."""
+"""Host and process at the end of the name of a temporary file."""
 
 
 _KINDS = {
@@ -117,25 +117,25 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     """Return a hidden path beside `path` that no other process of any machine writes to."""
-    return path.with_name(f".{path.name}{PARTIAL}{_host()}-{os.getpid()}")
+    return path.with_name(f".{path.name}{PARTIAL}{_host_id()}-{os.getpid()}")
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of processes that were killed while they wrote a file.
 
-    Another machine or container may be writing to the folder: of its files only those are removed that nothing was
-    written to for days.
+    Another machine or container may be writing to the folder: its files are removed only after `ABANDONED_SECONDS`
+    without a write.
     """
     for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
         if (writer := _WRITER.fullmatch(leftover.name.rpartition(PARTIAL)[2])) is None:
             continue
         with suppress(OSError):  # another process has removed it
-            ended = writer["host"] == _host() and not _runs(int(writer["process"]))
+            ended = writer["host"] == _host_id() and not _is_running(int(writer["process"]))
             if ended or time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
                 leftover.unlink()
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     """Whether a process of this host runs, as far as this can be known."""
     if sys.platform == "win32":  # where asking for a process ends it
         return True
@@ -149,8 +149,8 @@ def _runs(process: int) -> bool:
 
 
 @cache
-def _host() -> str:
-    """Return what tells apart the places whose process ids have other meanings: machines, containers, and boots."""
+def _host_id() -> str:
+    """Return an id of the machine, its boot and the container, within which process ids are unique."""
     facts = [platform.node()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -159,7 +159,7 @@ def _host() -> str:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file at a path that a corpus names; false for a path that no file can have."""
+    """Whether a path from a corpus is a file; false for an impossible path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name that is too long, or contains NUL
@@ -170,7 +170,8 @@ def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int
     """Decode UTF-8 text, without the byte order mark that some editors write.
 
     Raises:
-        LimnerError: of type `error_type`: some byte is not UTF-8; the message has `where` of its line, from 1.
+        LimnerError: of type `error_type`: a byte is not UTF-8; the message begins with `where(line)`, the lines counted
+            from 1.
     """
     try:
         return data.decode("utf-8-sig")

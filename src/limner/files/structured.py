@@ -1,8 +1,8 @@
-"""The one reader of JSON, and what it shares with that of YAML: nesting and size are bounded, a fault is one line.
+"""Reading of JSON with bounded nesting and size, and one-line messages that the reader of YAML shares.
 
 The text of a file is untrusted data. A few kilobytes of brackets exhaust the stack of a recursive program; they are
-refused before values are built. So is a key that occurs twice in one mapping, of which the parsers of the libraries
-keep the last value.
+refused before values are built. A key that occurs twice in one mapping is refused as well; the libraries would keep its
+last value.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from limner.files import open_file
 
 MAX_DEPTH = 64
-"""Maximum number of lists and mappings within each other."""
+"""Maximum depth of nested lists and mappings."""
 HALF_PAIR = "has one half of a surrogate pair (\\ud800 to \\udfff)"
-"""What is wrong with a text that no UTF-8 can have."""
+"""Message for a text with half of a surrogate pair, which UTF-8 cannot encode."""
 _HALF = re.compile("[\ud800-\udfff]")
 _CONTAINERS = (dict, list)
 MAX_JSON_BYTES = 1 << 30
@@ -50,7 +50,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     except json.JSONDecodeError as error:
         raise StructureError(f"not valid JSON: {error.msg}", error.lineno) from None
     except RecursionError:
-        raise StructureError(too_deep()) from None
+        raise StructureError(depth_message()) from None
     except StructureError:
         raise
     except ValueError as error:  # bytes that are not UTF-8, integers of 5,000 digits
@@ -72,13 +72,13 @@ def _require_depth(value: object) -> None:
             if type(child) in _CONTAINERS
         ]
     if containers:
-        raise StructureError(too_deep())
+        raise StructureError(depth_message())
 
 
 def half_pair_in(value: object, place: str = "") -> str | None:
-    """Return the place of the first text with one half of a surrogate pair, which no UTF-8 can have; None without one.
+    """Return the place of the first text with half of a surrogate pair; None without such a text.
 
-    A place is such as `messages.0.content`; of a key with half a pair it is the key, escaped.
+    A place has the form `messages.0.content`; for a key with half a pair it is the escaped key.
     """
     if isinstance(value, str):
         return place if _HALF.search(value) else None
@@ -108,16 +108,16 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise StructureError(repeated_key(key))
+        raise StructureError(repeated_key_message(key))
     return values
 
 
-def repeated_key(key: str) -> str:
+def repeated_key_message(key: str) -> str:
     """Return the message for a key that occurs twice."""
     return f"the key '{key}' occurs twice in one mapping; remove one of the two"
 
 
-def too_deep() -> str:
+def depth_message() -> str:
     """Return the message for a text that is nested too deeply."""
     return f"expected at most {MAX_DEPTH} lists and mappings within each other, found more"
 

@@ -1,7 +1,7 @@
-"""The one reader of YAML: nesting, size and references are bounded, and every fault is one line.
+"""Reading of YAML with bounded nesting, size and references, and one-line messages.
 
-A few kilobytes of YAML can describe gigabytes (references to references). In a module of its own, because JSON is read
-by commands for which the import of the library would take a considerable part of their time.
+A few kilobytes of YAML can describe gigabytes (references to references). The module is separate from the reader of
+JSON, because the import of the library is slow.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 from limner.files import read_bytes
-from limner.files.structured import MAX_DEPTH, StructureError, one_line, repeated_key, too_deep
+from limner.files.structured import MAX_DEPTH, StructureError, depth_message, one_line, repeated_key_message
 
 MAX_YAML_BYTES = 256 * 1024
 """Maximum size of a YAML text: the recipes of Limner have at most a few kilobytes."""
 MAX_YAML_NODES = 50_000
-"""Maximum number of values of a YAML text, each reference (`*name`) counted as what it refers to."""
+"""Maximum number of values of a YAML text, each reference (`*name`) counted as the values that it refers to."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -33,7 +33,7 @@ class _BoundedLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
         if self.depth > MAX_DEPTH + 1:
-            raise StructureError(too_deep())
+            raise StructureError(depth_message())
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -46,7 +46,7 @@ class _BoundedLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 if (key.tag, key.value) in keys:
                     line = key.start_mark.line + 1
-                    raise StructureError(f"line {line}: {repeated_key(key.value)}", line)
+                    raise StructureError(f"line {line}: {repeated_key_message(key.value)}", line)
                 keys.add((key.tag, key.value))
         return node
 
@@ -74,7 +74,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
         where = f"line {line}: " if line and "\n" in text.strip() else ""
         raise StructureError(f"{where}{one_line(error.problem or str(error))}", line) from None
     except RecursionError:
-        raise StructureError(too_deep()) from None
+        raise StructureError(depth_message()) from None
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, TypeError) as error:
         # dates such as 2024-99-99 and integers of 5,000 digits are ValueErrors of their types
         raise StructureError(one_line(str(error))) from None
@@ -86,7 +86,7 @@ def read_resource(package: str, name: str) -> Any:  # noqa: ANN401  (any YAML va
 
 
 def _bound_nodes(root: yaml.Node) -> None:
-    """Refuse nodes that are nested too deeply or are too many where each reference counts as what it refers to."""
+    """Refuse nodes that are nested too deeply, or too many nodes; a reference counts as the nodes that it refers to."""
     level, count = [root], 1
     for _ in range(MAX_DEPTH + 1):
         below = []
@@ -100,4 +100,4 @@ def _bound_nodes(root: yaml.Node) -> None:
         level = below
         if not level:
             return
-    raise StructureError(too_deep())
+    raise StructureError(depth_message())

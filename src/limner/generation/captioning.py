@@ -1,4 +1,4 @@
-"""What captioners of torch and captioners of exported graphs have in common: from images to captions."""
+"""Base class of the captioners of torch, of exported graphs and of the hub: from images to captions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ImageT = TypeVar("ImageT", bound=ImageInput)
 
 
 class BaseCaptioner(ABC):
-    """A generator of captions: `limner.Captioner`, or an exported one."""
+    """A generator of captions: `limner.Captioner`, an exported captioner, or a model of the hub."""
 
     lang: str
     """Language of the captions."""
@@ -55,7 +55,7 @@ class BaseCaptioner(ABC):
 
     @abstractmethod
     def source_of(self, image: ImageInput) -> object:
-        """Return what the features port reads of an image."""
+        """Return the input of the features port for an image."""
 
     def describe(
         self,
@@ -82,7 +82,7 @@ class BaseCaptioner(ABC):
                 probable thing replaces captions with improbable things; only for models with concepts, such
                 as the built-in captioner, and without sampling.
             min_confidence: confidence below which a caption is replaced, or `Sentence.is_sure` is false; None for the
-                value that was chosen with the concepts.
+                value of the calibration.
             batch_size: number of images that are captioned together; captions do not depend on it.
             log_cut_off: whether to log how many captions did not end before `max_length`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
@@ -175,13 +175,17 @@ class BaseCaptioner(ABC):
         images: Sequence[ImageInput],
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
-        **options: Any,  # noqa: ANN401
+        *,
+        with_tags: bool = False,
+        concepts: bool = True,
+        min_confidence: float | None = None,
+        **decoding: Any,  # noqa: ANN401
     ) -> list[Request]:
         """Check the options of `describe`; return a request for each image."""
         require_list(images, "image")
-        rules = RuleOptions(**{name: options.pop(name) for name in RuleOptions._fields if name in options})
-        settings = change_decoding(self.decoding, options)
-        self.rules.check(rules)
+        rule_options = RuleOptions(with_tags, concepts, min_confidence)
+        settings = change_decoding(self.decoding, decoding)
+        self.rules.check(rule_options)
         if prefixes:
             warn_of_unknown_words(self.tokenizer, prefixes, UNKNOWN_PREFIX)
         included = words_of_inputs(self.tokenizer, must_include, len(images)) if must_include else [()] * len(images)
@@ -199,5 +203,5 @@ class BaseCaptioner(ABC):
             for image, words, prefix in zip(images, included, starts, strict=True)
         ]
         for request in requests:
-            request.rules = rules
+            request.rule_options = rule_options
         return requests

@@ -10,16 +10,16 @@ import numpy as np
 
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import Floats
+from limner.decoding.ranking import must_include_error, normalised_log_prob
 from limner.decoding.search import Search
 from limner.decoding.sentence import Sentence
 from limner.decoding.trees import signature
-from limner.errors import SettingsError
 from limner.generation.request import Request
 from limner.text.vocab import SPECIAL_TOKENS
 
 
 class Cohort:
-    """Requests that start together, of one generator and the same settings."""
+    """Requests of one generator and the same settings that start together."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         """Encode the requests, and start their search.
@@ -63,14 +63,14 @@ class Cohort:
 
     @property
     def key(self) -> object:
-        """What cohorts have in common whose steps can be computed together."""
+        """Key that is equal for cohorts whose steps can be computed together."""
         beam, generator = self.search.beam, self.requests[0].generator
         assert beam is not None, "a search that is done"
         precision, width = self.search.settings.precision, beam.total.shape[1]
         return id(generator), precision, width, signature(beam.memory), signature(beam.state)
 
     def finish(self, row: int, requests: Sequence[Request]) -> None:
-        """Apply the rules to the hypotheses of the request of a row, whose search is done, and deliver its sentences.
+        """Apply the rules to the hypotheses of a row whose search is done, and deliver the sentences to its request.
 
         Raises:
             SettingsError: all sentences with the words that the request must include have probability zero.
@@ -78,19 +78,16 @@ class Cohort:
         (request,) = requests
         hypotheses, rules = self.search.without_bonus(row), request.generator.rules
         if not hypotheses:
-            raise SettingsError(
-                f"must_include of example '{request.id}': every sentence with these words has probability zero under "
-                "the model; give other words"
-            )
+            raise must_include_error(request.id)
         has_rules = rules is not None and request.evidence is not None
         kept = hypotheses if has_rules else hypotheses[: request.decoding.n_best]
         tokenizer = request.generator.tokenizer
         sentences = [sentence._replace(copied=request.copied).decoded(tokenizer) for sentence in kept]
         if rules is not None and has_rules:
-            sentences = self._scored(row, rules.finish(request, sentences))
+            sentences = self._scored(row, rules.finish(request, sentences), rules.length_penalty(request))
         request.finished(sentences)
 
-    def _scored(self, row: int, sentences: Sequence[Sentence]) -> list[Sentence]:
+    def _scored(self, row: int, sentences: Sequence[Sentence], exponent: float) -> list[Sentence]:
         """Return sentences of a request, with the log-probability of the ones that the rules have made or changed."""
         changed = [place for place, sentence in enumerate(sentences) if sentence.text and not sentence.totals]
         if not changed:
@@ -110,7 +107,8 @@ class Cohort:
             if sentence.tokens:
                 scored[place] = sentence._replace(log_prob=log_prob, totals=tuple(totals[: len(ids) - 1]))
             else:
-                scored[place] = sentence._replace(log_prob=log_prob, score=log_prob / len(ids))
+                score = normalised_log_prob(log_prob, len(ids), exponent)
+                scored[place] = sentence._replace(log_prob=log_prob, score=score)
         return scored
 
     def completed(self) -> list[int]:
@@ -121,7 +119,7 @@ class Cohort:
         return [row for row in sorted(rows) if not self.requests[row].is_done]
 
     def stream(self) -> None:
-        """Deliver to requests that stream what all their hypotheses agree on, the best complete one included."""
+        """Deliver the tokens that all hypotheses of a streaming request, the best complete one included, begin with."""
         beam = self.search.beam
         for place, row in enumerate(() if beam is None else beam.live):
             request = self.requests[row]

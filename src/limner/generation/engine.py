@@ -1,11 +1,11 @@
-"""The engine: encodes, decodes and finishes requests, those that can be computed together in one batch.
+"""The engine: encodes, decodes and finishes requests, in batches where possible.
 
     requests ── encode ── start ── step … step ── Request.finished(sentences)
                 features   model    model and search, rules
 
-A local call (`run`) goes this way batch by batch. The service calls the same methods as requests arrive: new ones join
-between two steps (`start`), tokens are streamed (`Request.decided`), and an error reaches only the request that causes
-it. The engine has no threads.
+A local call (`run`) goes this way batch by batch. The service calls the same methods as requests arrive: new requests
+join between two steps (`start`), tokens are streamed (`Request.decided`), and an error reaches only the request that
+causes it. The engine has no threads.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from limner.generation.request import Features, Request
 from limner.progress import Progress
 
 CONSTRAINED_BEAMS = 128
-"""Beams of constrained requests that are decoded together: one of each state of each request."""
+"""Maximum number of beams of the constrained requests in one search, one for each state of a constraint."""
 BATCHES_AHEAD = 2
-"""Batches whose features are read while another is decoded."""
+"""Number of batches whose features are read while another batch is decoded."""
 
 
 class Engine:
@@ -39,7 +39,7 @@ class Engine:
         Args:
             features: features of the images of requests; None where requests have their features.
             isolated: types of the errors that are delivered to the request that causes them (`Request.failed`) instead
-                of being raised; the others of its batch are then computed one by one.
+                of being raised; the other requests of its batch are then computed one by one.
         """
         self.features, self.isolated = features, isolated
         self.live: list[Cohort] = []
@@ -70,7 +70,7 @@ class Engine:
 
     def encode(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Take the features of the images of requests, and what the rules compute of them; return the requests."""
-        self._together(self._encode, requests)
+        self._call_isolated(self._encode, requests)
         return requests
 
     def _encode(self, requests: Sequence[Request]) -> None:
@@ -88,10 +88,10 @@ class Engine:
             unconstrained = all(request.states == 1 for request in group)
             for first in range(0, len(group), len(group) if unconstrained else size):
                 part = group if unconstrained else group[first : first + size]
-                self._together(lambda members: self.live.append(Cohort(members)), part)
+                self._call_isolated(lambda members: self.live.append(Cohort(members)), part)
 
     def step(self) -> None:
-        """Continue all live searches by one token, and hand on what they have decided and completed."""
+        """Continue all live searches by one token, and deliver decided tokens and complete sentences."""
         groups: dict[object, list[Cohort]] = {}
         for cohort in self.live:
             cohort.search.left |= {row for row, request in enumerate(cohort.requests) if request.is_done}
@@ -100,24 +100,24 @@ class Engine:
         self._memories = {key: joined for key, joined in self._memories.items() if key in groups}
         for key, cohorts in groups.items():
             try:
-                self._advance(cohorts, *cohorts[0].model.step(*self._inputs(key, cohorts)))
+                self._advance(cohorts, *cohorts[0].model.step(*self._step_inputs(key, cohorts)))
             except self.isolated:
                 for cohort in cohorts:
                     self._step_alone(cohort)
         for cohort in self.live:
             for row in cohort.completed():
-                self._together(partial(cohort.finish, row), [cohort.requests[row]])
+                self._call_isolated(partial(cohort.finish, row), [cohort.requests[row]])
             if any(request.streams for request in cohort.requests):
                 cohort.stream()
         self.live = [cohort for cohort in self.live if cohort.search.beam is not None]
 
-    def _inputs(self, key: object, cohorts: Sequence[Cohort]) -> tuple[Tokens, Memory, State]:
+    def _step_inputs(self, key: object, cohorts: Sequence[Cohort]) -> tuple[Tokens, Memory, State]:
         """Return the last tokens, the memory and the state of the beams of cohorts, in one batch."""
         beams = [cohort.search.beam for cohort in cohorts if cohort.search.beam is not None]
         if len(beams) == 1:
             return beams[0].last, beams[0].memory, beams[0].state
         state = cohorts[0].model.concatenate([beam.state for beam in beams])
-        return np.concatenate([beam.last for beam in beams]), self._joined(key, cohorts), state
+        return np.concatenate([beam.last for beam in beams]), self._joint_memory(key, cohorts), state
 
     def _advance(self, cohorts: Sequence[Cohort], next_tokens: NextTokens, state: State) -> None:
         """Continue the searches of cohorts, whose rows follow each other in the result of a step."""
@@ -130,17 +130,17 @@ class Engine:
             cohort.search.advance(*step)
 
     def _step_alone(self, cohort: Cohort) -> None:
-        """Compute the next step of one cohort, whose requests fail if it does."""
+        """Compute the next step of one cohort; its requests fail if the step fails."""
         try:
             if cohort.search.beam is not None:
-                self._advance([cohort], *cohort.model.step(*self._inputs(None, [cohort])))
+                self._advance([cohort], *cohort.model.step(*self._step_inputs(None, [cohort])))
         except self.isolated as error:
             cohort.search.beam = None
             for request in cohort.requests:
                 if not request.is_done:
                     request.failed(error)
 
-    def _joined(self, key: object, cohorts: Sequence[Cohort]) -> Memory:
+    def _joint_memory(self, key: object, cohorts: Sequence[Cohort]) -> Memory:
         """Concatenate the memories of cohorts, which change only when a request joins or leaves."""
         parts = [cohort.search.beam.memory for cohort in cohorts if cohort.search.beam is not None]
         before, joined = self._memories.get(key, ([], None))
@@ -149,7 +149,7 @@ class Engine:
             self._memories[key] = parts, joined
         return joined
 
-    def _together(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
+    def _call_isolated(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
         """Do some work for requests at once, or one by one where it fails."""
         requests = [request for request in requests if not request.is_done]
         try:
@@ -159,11 +159,11 @@ class Engine:
             if len(requests) == 1:
                 requests[0].failed(error)
             for request in requests if len(requests) > 1 else ():
-                self._together(work, [request])
+                self._call_isolated(work, [request])
 
 
 def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
-    """Group requests that one search can decode: of one generator and settings, with or without image and words."""
+    """Group requests of equal generator and settings, all or none with features and all or none with constraints."""
     groups: dict[object, list[Request]] = {}
     for request in requests:
         if not request.is_done:

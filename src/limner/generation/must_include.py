@@ -29,8 +29,8 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
     """Check words, and return the words of each of `count` inputs; alternatives that are left out are logged.
 
     Raises:
-        SettingsError: a word is not in the vocabulary and has no alternative that is, an alternative is empty, there
-            are too many words, or the number of lists differs from the number of inputs.
+        SettingsError: neither a word nor an alternative is in the vocabulary, an alternative is empty, there are too
+            many words, or the number of lists differs from the number of inputs.
     """
     if isinstance(must_include, str):  # a sequence of characters
         raise SettingsError(f"must_include: expected a list of strings, got the string '{must_include}'")
@@ -47,7 +47,7 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
     for words in dict.fromkeys(inputs):
         compile_words(tokenizer, words)
     for text in dict.fromkeys(text for words in inputs for text in words):
-        if left_out := [phrase for phrase in _split(text) if _unknown(tokenizer, phrase)]:
+        if left_out := [phrase for phrase in _split(text) if _unknown_words(tokenizer, phrase)]:
             logger.warning("must_include '%s': not in the vocabulary and left out: %s", text, ", ".join(left_out))
     return inputs
 
@@ -64,7 +64,7 @@ def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return the alternatives of a text whose words are all in the vocabulary."""
-    unknown = {phrase: _unknown(tokenizer, phrase) for phrase in _split(text)}
+    unknown = {phrase: _unknown_words(tokenizer, phrase) for phrase in _split(text)}
     for phrase in unknown:
         if not tokenizer.encode(phrase):
             raise SettingsError(
@@ -86,14 +86,14 @@ def _split(text: str) -> list[str]:
     return [phrase.strip() for phrase in text.split(SEPARATOR)]
 
 
-def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
+def _unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return the words of a text that are not in the vocabulary."""
     return tokenizer.unknown_words(text) or [text] * (SPECIAL_TOKENS.unk in tokenizer.encode(text))
 
 
 @lru_cache(maxsize=16)
 def _boundaries(tokenizer: Tokenizer) -> WordBoundaries:
-    """Return the tokens of a vocabulary that are not words of their own; kept, as it takes milliseconds."""
+    """Return the tokens of a vocabulary that are parts of words; cached, as this takes milliseconds."""
     joins = frozenset[int]()
     if tokenizer.splitter is not None:
         entries = (entry.removeprefix(WORD_START) for entry in tokenizer.entries)

@@ -23,7 +23,7 @@ class GenerationModel(StepModel, Protocol):
     """The model port: a model of torch, an ensemble, or the graphs of an exported model."""
 
     def encode(self, requests: Sequence[Request]) -> Memory:
-        """Compute all that is constant while the sentences of requests are generated."""
+        """Compute the memory of requests, which is constant while their sentences are generated."""
 
     def concatenate(self, trees: Sequence[Any]) -> Any:  # noqa: ANN401
         """Concatenate the rows of memories or states of equal `limner.decoding.trees.signature`."""
@@ -37,15 +37,19 @@ class Features(Protocol):
 
 
 class Generator(Protocol):
-    """What generates the sentences of a request."""
+    """A captioner or translator, as requests use it."""
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Tokenizer of the sentences."""
 
     @property
+    def decoding(self) -> DecodingSettings:
+        """Default decoding settings."""
+
+    @property
     def rules(self) -> CaptionRules | None:
-        """The rules port; None for none."""
+        """The rules port; None without rules."""
 
     def model(self, settings: DecodingSettings) -> GenerationModel:
         """Return the model that decodes with some settings."""
@@ -66,7 +70,7 @@ NO_RULE_OPTIONS = RuleOptions()
 
 
 class Request:
-    """One input of which sentences are generated, and what is known of it on the way.
+    """One input of generation, with its intermediate results and its sentences.
 
     A caller that delivers sentences, such as the service, overrides `decided`, `finished` and `failed`.
     """
@@ -85,13 +89,13 @@ class Request:
         """Create a request.
 
         Args:
-            generator: what generates the sentences.
+            generator: captioner or translator.
             id_: id of the input, which with a seed determines sampled sentences.
             decoding: decoding settings.
-            source: what the features port reads: a `GenerationInput`, or the image itself.
+            source: input of the features port: a `GenerationInput`, or the image itself.
             prefix: words that the sentence starts with.
             source_tokens: tokens of the source sentence; None for a caption.
-            constraint: machine of the words that the sentence includes or must not have; None for none.
+            constraint: machine of the words that the sentence must include; None for none.
         """
         self.generator, self.id, self.decoding = generator, id_, decoding
         self.source: Any = source
@@ -102,7 +106,7 @@ class Request:
         """Tokens that the sentence starts with."""
         self.copied = generator.tokenizer.unknown_pieces(prefix) if prefix else ()
         """Pieces of the prefix that are not in the vocabulary."""
-        self.rules: RuleOptions = NO_RULE_OPTIONS
+        self.rule_options: RuleOptions = NO_RULE_OPTIONS
         """Options of the rules of the generator."""
         self.trace: Trace | None = None
         """Called with every step of the search, for a request that is decoded alone."""
@@ -113,7 +117,7 @@ class Request:
         self.features: StoredFeatures | None = None
         """Features of the image, once it is encoded."""
         self.evidence: Any = None
-        """What the rules have computed of the image."""
+        """Evidence in the image, computed by the rules."""
         self.sentences: list[Sentence] = []
         self.error: Exception | None = None
 
@@ -121,7 +125,7 @@ class Request:
         """Receive the beginning of the best sentence that no further step can change.
 
         Args:
-            tokens: its tokens.
+            tokens: tokens of the beginning.
             totals: log-probability of the sentence up to each token.
         """
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from limner.decoding.next_tokens import Floats
+from limner.decoding.ranking import normalised_log_prob
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions
@@ -17,18 +18,18 @@ from limner.text.tokenizer import Tokenizer
 ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
 """Article before a word that is pronounced with a vowel."""
 LONGEST_NGRAM = 4
-"""Words of the longest n-grams that hypotheses are compared by."""
+"""Number of words of the longest n-grams in the comparison of hypotheses."""
 
 
 class CaptionRules:
-    """Rules of the captions of one model; a model without concepts has tags only, of the layer of its backbone."""
+    """Rules of the captions of a model; without concepts of its own, a model has tags only."""
 
     def __init__(self, concepts: Concepts | None, tagger: Concepts | None) -> None:
         """Create the rules.
 
         Args:
-            concepts: concepts of the model, which choose its captions; None for captions of the search alone.
-            tagger: concepts that name tags; None for none.
+            concepts: concepts of the model, which choose its captions; None where the search alone decides.
+            tagger: concepts that name tags; None without tags.
         """
         self.concepts, self.tagger = concepts, tagger
         self._tokens: tuple[Tokenizer, WordColumns] | None = None
@@ -52,13 +53,19 @@ class CaptionRules:
 
     def prepare(self, request: Request) -> None:
         """Compute the probabilities of the concepts in the image of a request."""
-        is_read = self.concepts is not None or request.rules.with_tags
+        is_read = self.concepts is not None or request.rule_options.with_tags
         if self.tagger is not None and request.features is not None and is_read:
             request.evidence = self.tagger.probabilities(request.features)
 
     def chooses(self, request: Request) -> bool:
         """Whether the concepts choose among the hypotheses of a beam."""
-        return self.concepts is not None and request.rules.concepts and request.decoding.sample is None
+        return self.concepts is not None and request.rule_options.concepts and request.decoding.sample is None
+
+    @staticmethod
+    def length_penalty(request: Request) -> float:
+        """Return the exponent of the length: 1, as in the calibration, unless a request changes the default."""
+        requested = request.decoding.length_penalty
+        return 1.0 if requested == request.generator.decoding.length_penalty else requested
 
     def bonus(self, request: Request) -> Floats | None:
         """Return the evidence for the word of each token in a search without prefix and samples, (V,)."""
@@ -73,21 +80,19 @@ class CaptionRules:
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
 
-        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts and the
-        consensus of the hypotheses; sure ones, whose things all have at least the probability `min_confidence`, come
-        first and agree among themselves. Where no hypothesis is sure, plain
-        sentences about probable things take the first places, and where the best one overlooks a more probable thing, a
-        plain sentence about it. Samples, and captions with a prefix or prescribed words
-        that no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
-        threshold.
+        Hypotheses of a beam are ordered by their score, see `Sentence.score`; sure hypotheses, whose things all have at
+        least the probability `min_confidence`, come first, and their consensus is computed among themselves. Plain
+        sentences take the first places where no hypothesis is sure, and where the best hypothesis overlooks a more
+        probable thing. Samples, and captions with a prefix or prescribed words that no plain sentence has, are withheld
+        (`is_sure`) only where nothing is probable, or where the request has a threshold.
         """
         concepts, count = self.concepts, request.decoding.n_best
         tags = () if self.tagger is None else self.tagger.tags(request.evidence)
         captions = [sentence._replace(tags=tags) for sentence in hypotheses]
         if concepts is None:
             return captions[:count]
-        least = request.rules.min_confidence
-        threshold = concepts.rules.min_confidence if least is None else least
+        least = request.rule_options.min_confidence
+        threshold = concepts.calibration.min_confidence if least is None else least
         evidence = concepts.evidence_of_each(request.evidence) if self.chooses(request) else None
         captions = [self._with_confidence(request, caption, threshold, evidence) for caption in captions]
         if evidence is not None:
@@ -115,7 +120,7 @@ class CaptionRules:
     def _with_consensus(self, captions: Sequence[Sentence]) -> list[Sentence]:
         """Return captions with their consensus added to their scores, best first."""
         assert self.concepts is not None, "the captions of a model without concepts are as they were found"
-        weight, texts = self.concepts.rules.consensus, [self.concepts.split(caption.text) for caption in captions]
+        weight, texts = self.concepts.calibration.consensus, [self.concepts.split(caption.text) for caption in captions]
         gains = weight * consensus(texts, [caption.score for caption in captions])
         scored = [
             caption._replace(score=caption.score + float(gain)) for caption, gain in zip(captions, gains, strict=True)
@@ -138,7 +143,7 @@ class CaptionRules:
     def _plain_captions(
         self, request: Request, sentences: Sequence[tuple[str, float]], tags: tuple[Tag, ...]
     ) -> list[Sentence]:
-        """Return the plain sentences, of some with probabilities, that have the prefix and the words of a request."""
+        """Return plain sentences with probabilities as captions, if they have the prefix and the words of a request."""
         tokenizer, captions = request.generator.tokenizer, list[Sentence]()
         for text, probability in sentences:
             tokens, prefix = tokenizer.encode(text), list(request.prefix)
@@ -157,7 +162,8 @@ class CaptionRules:
         confidence = concepts.confidence(mentions, probabilities)
         confidence *= float(probabilities[concepts.file.photograph])
         if evidence is not None:
-            score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(mentions, evidence)
+            score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, self.length_penalty(request))
+            score += concepts.evidence(mentions, evidence)
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
 
 
@@ -169,7 +175,7 @@ def consensus(texts: Sequence[Sequence[str]], scores: Sequence[float]) -> Floats
 
     Args:
         texts: words of the hypotheses.
-        scores: logarithms of what the hypotheses are weighted by.
+        scores: logarithms of the weights of the hypotheses.
     """
     weights = np.exp(np.asarray(scores, np.float32) - max(scores, default=0.0))
     similarity = np.zeros((len(texts), len(texts)), np.float32)

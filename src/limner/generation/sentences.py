@@ -23,8 +23,9 @@ COPIED_CHARACTERS = "their unknown characters are copied into the translation"
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
 LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
-"""Log-probability per token of a translation, and share of unknown source tokens, beyond which a sentence is outside of
-what a translator knows; the log-probability is chosen on Multi30k's validation split and on sentences of news and mail.
+"""Limits of the log-probability per token of a translation and of the share of unknown source tokens; beyond them a
+sentence is outside the domain of a translator; the log-probability is chosen on Multi30k's validation split and on
+sentences of news and mail.
 """
 MAX_SOURCE_TOKENS = 1000
 """Maximum length of a source sentence."""
@@ -32,7 +33,7 @@ MAX_SOURCE_TOKENS = 1000
 logger = logging.getLogger(__name__)
 
 MissingImage = Literal["refuse", "text"]
-"""How a model trained with images treats a sentence without one: as an error, or by translating the text alone."""
+"""Treatment of a sentence without an image by a model trained with images: an error, or a translation of the text."""
 
 
 EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
@@ -40,7 +41,7 @@ EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
 
 
 def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bool:
-    """Whether a translation is a guess, because the translator knows no such sentences."""
+    """Whether a translation is a guess, because the sentence is outside the domain of the translator."""
     is_unknown = source_tokens.count(SPECIAL_TOKENS.unk) > MOST_UNKNOWN * len(source_tokens)
     return is_unknown or translation.log_prob < LEAST_LOG_PROB * (len(translation.tokens) + 1)
 
@@ -73,7 +74,7 @@ def require_source_length(row: int, count: int, limit: int = MAX_SOURCE_TOKENS) 
         )
 
 
-def missing_image(row: int) -> str:
+def missing_image_message(row: int) -> str:
     """Error message for a sentence without an image, and a model that uses images."""
     return (
         f"sentence {row + 1} has no image, and the model was trained with images; give one, or translate the text "
@@ -93,7 +94,7 @@ def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect
 def all_translations(
     translations: Mapping[int, list[Sentence]], count: int, max_length: int, empty: Sentence = EMPTY_TRANSLATION
 ) -> list[list[Sentence]]:
-    """Return the translations of `count` sentences by their positions, of others the empty one; log those cut off."""
+    """Return `count` translations, empty where `translations` has none for a position; log how many are cut off."""
     cut = sum(not n_best[0].ended for n_best in translations.values())
     warn_of_cut_off(cut, count, "translation", max_length, CUT_TRANSLATIONS)
     return [translations.get(row, [empty]) for row in range(count)]

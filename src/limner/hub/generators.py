@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from limner.decoding.scoring import SentenceScore
+from limner.decoding.search import score_tokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError, RunError, SettingsError
@@ -138,14 +139,13 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
 
     def _totals(self, requests: Sequence[Request], targets: Sequence[Sequence[int]]) -> list[float]:
         model = self.model(self.decoding)
-        memory, totals = model.encode(requests), np.zeros(len(requests))
-        state, last = model.start(memory), np.full((len(requests), 1), SPECIAL_TOKENS.bos)
-        for position in range(1 + max(map(len, targets))):
-            next_tokens, state = model.step(last, memory, state)
-            last = np.array([[*target, SPECIAL_TOKENS.eos][min(position, len(target))] for target in targets])[:, None]
-            counted = [position <= len(target) for target in targets]
-            totals += np.where(counted, next_tokens.gather(last[:, :, None])[:, 0, 0], 0.0)
-        return [float(total) for total in totals]
+        tokens = np.full((len(targets), 1 + max(map(len, targets))), SPECIAL_TOKENS.eos)
+        for row, target in enumerate(targets):
+            tokens[row, : len(target)] = target
+        log_probs, _ = score_tokens(model, model.encode(requests), tokens)
+        return [
+            float(row[: len(target) + 1].sum(dtype=np.float64)) for row, target in zip(log_probs, targets, strict=True)
+        ]
 
 
 class HubTranslator(HubGenerator, BaseTranslator):

@@ -28,7 +28,7 @@ from limner.runs.trained_model import TrainedModel, sha256
 from limner.storage.outputs import name_or_default
 
 WRITE_BATCH_SIZE = 10_000
-"""Number of sentences between two writes, each of which rewrites the collection; a killed run loses at most these."""
+"""Number of sentences between two writes of the collection; a killed run loses at most this number."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class BackTranslationCounts(NamedTuple):
 
 
 class BackTranslationSettings(NamedTuple):
-    """Which sentences of a collection are translated, and how."""
+    """Selection of the sentences to translate, and decoding."""
 
     split: str | None = None
     """Split to translate; None for the training split of the model."""
@@ -71,7 +71,7 @@ DEFAULT_SETTINGS = BackTranslationSettings()
 
 
 def run_name(run: Path | str) -> str:
-    """Return the name a run's translations are marked with: its directory and 12 digits of its weights' SHA-256.
+    """Return the mark of a run's translations: the name of its directory and 12 digits of its weights' SHA-256.
 
     Raises:
         RunError: the directory holds no weights.
@@ -90,8 +90,8 @@ def back_translate(
 ) -> BackTranslationCounts:
     """Add machine translations to a collection, in the groups of the sentences they translate.
 
-    Sentences that have a translation are skipped, so an interrupted back-translation can be run again, which also
-    removes what the interrupted one has left.
+    Sentences that have a translation are skipped, so an interrupted back-translation can be repeated; the repetition
+    also removes unfinished files.
 
     Args:
         models: one translation model, or an ensemble.
@@ -128,7 +128,7 @@ def translate_untranslated(
     generate: Generate = generate,
     on_progress: Progress | None = None,
 ) -> Iterator[list[BackTranslation]]:
-    """Translate the sentences of a split that people wrote and whose group has no translation.
+    """Translate the human-written sentences of a split whose group has no translation.
 
     The recipe of the first model gives the languages. See `back_translate` for arguments and errors.
 
@@ -172,7 +172,7 @@ def translate_untranslated(
 
 
 def untranslated(item: Item, source: str, target: str) -> list[ItemSentence]:
-    """Return the sentences in language `source` that people wrote and whose group has none in language `target`."""
+    """Return the human-written sentences in language `source` whose group has no sentence in language `target`."""
     translated = {sentence.group for sentence in item.sentences if sentence.lang == target}
     return [
         sentence
@@ -182,7 +182,7 @@ def untranslated(item: Item, source: str, target: str) -> list[ItemSentence]:
 
 
 def _warn_of_shared_groups(pairs: Sequence[tuple[Item, ItemSentence]], lang: str) -> None:
-    """Log groups with several source sentences, each of which is paired with the translations of all of them."""
+    """Log groups with several source sentences, as each is paired with all translations of the group."""
     counts = Counter((item.id, sentence.group) for item, sentence in pairs)
     shared = [key for key, count in counts.items() if count > 1]
     if shared:
@@ -226,7 +226,7 @@ def _batches(pairs: Iterable[tuple[Item, ItemSentence]], size: int) -> Iterator[
 
 
 def _items(translations: Iterable[BackTranslation], lang: str, generated_by: str) -> list[Item]:
-    """Return items that hold the new sentences only, as `write_items` merges them."""
+    """Return items with the new sentences only, which `write_items` merges into the stored items."""
     new: dict[str, Item] = {}
     for item, sentence, text in translations:
         before = new[item.id].sentences if item.id in new else ()

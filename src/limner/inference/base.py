@@ -43,7 +43,7 @@ class TextGenerator:
     """One trained model, or an ensemble whose probabilities are averaged: a `Generator` of `limner.generation`."""
 
     rules: CaptionRules | None = None
-    """What changes or withholds sentences after the search; None for nothing."""
+    """Rules that change or withhold sentences after the search; None without rules."""
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
         """Combine models that share their vocabularies and features.
@@ -92,7 +92,7 @@ class TextGenerator:
         return device_of(self.models[0].model)
 
     def model(self, settings: DecodingSettings) -> GenerationModels:
-        """Return the models as the search sees them."""
+        """Return the models as a step model."""
         return GenerationModels([trained.model for trained in self.models], settings.precision, self._device)
 
     def request(
@@ -101,7 +101,7 @@ class TextGenerator:
         settings: DecodingSettings,
         *,
         prefix: str = "",
-        rules: RuleOptions = NO_RULE_OPTIONS,
+        rule_options: RuleOptions = NO_RULE_OPTIONS,
         trace: Trace | None = None,
     ) -> Request:
         """Return the request for the sentences of an input; see `Request` for the arguments.
@@ -119,7 +119,7 @@ class TextGenerator:
             source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
             constraint=compile_words(self.tokenizer, words) if words else None,
         )
-        request.rules, request.trace = rules, trace
+        request.rule_options, request.trace = rule_options, trace
         return request
 
     def batch(
@@ -209,7 +209,7 @@ def load_models(
 
 
 def require_ranking(model: TrainedModel) -> None:
-    """Check that a model scores sentences for images, whether it generates them or not.
+    """Check that a model scores sentences for images.
 
     Raises:
         RunError: it is a model of labels or a translation model.
@@ -236,7 +236,7 @@ def require_sentences(model: TrainedModel) -> None:
     """Check that a model generates sentences.
 
     Raises:
-        RunError: it is a model of labels, or one that only ranks.
+        RunError: it is a model of labels, or a model that only ranks.
     """
     if not model.recipe.model.generates:
         raise RunError(

@@ -1,4 +1,4 @@
-"""Captions of new images, or of audio files for models whose features are of audio."""
+"""Captions of new images, or of audio files for models of audio features."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from limner.runs.trained_model import TrainedModel
 class Captioner(TextGenerator, BaseCaptioner):
     """A captioning model, or an ensemble of several.
 
-    A model whose features are of audio takes audio files wherever images are named below.
+    A model of audio features takes audio files wherever images are named below.
     """
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
@@ -100,7 +100,7 @@ class Captioner(TextGenerator, BaseCaptioner):
         return GenerationInput(new_item(image), None, ())
 
     def features_port(self, images: Sequence[ImageInput]) -> Features:
-        """Return the features port; of a model without features it checks that the images can be read."""
+        """Return the features port, which for a model without features only checks that the images can be read."""
         if (port := features_port(self.features_of(images))) is not None:
             return port
 

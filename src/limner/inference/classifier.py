@@ -126,11 +126,11 @@ class Classification(NamedTuple):
     """Labels of one input."""
 
     steps: tuple[StepLabel, ...]
-    """One label of the input, or one of each token or frame."""
+    """The label of the input, or the labels of its tokens or frames."""
 
     @property
     def label(self) -> str:
-        """The label of the input; of the first step, if every step has one."""
+        """The label of the input, or of its first step if every step has a label."""
         return self.steps[0].label
 
     @property
@@ -161,7 +161,7 @@ class Classifier(TextGenerator):
         return self.models[0].source is not None
 
     @property
-    def labels_steps(self) -> bool:
+    def has_step_labels(self) -> bool:
         """Whether every step of an input has a label, rather than the whole input."""
         return self.models[0].recipe.data.lang != LABEL
 
@@ -234,7 +234,7 @@ class Classifier(TextGenerator):
             return error
 
     def _input_error(self, source: ImageInput) -> LimnerError | None:
-        """Return the error of an input that is no sentence, or no file, as the model expects; None for a valid one."""
+        """Return the error of an input that is not the sentence or file that the model expects; None if valid."""
         language = self.models[0].source
         if language is None:
             if isinstance(source, str | Path) and not Path(source).is_file():
@@ -263,7 +263,7 @@ class Classifier(TextGenerator):
         return [GenerationInput(new_item(None, text), text, ()) for text in texts]
 
     def _max_steps(self, inputs: Sequence[GenerationInput]) -> int:
-        """Return the largest possible number of labels: the tokens of the longest sentence, or the locations."""
+        """Return the maximum number of labels: tokens of the longest sentence, or locations."""
         language = self.models[0].source
         if language is not None:
             return max([1, *(len(language.tokenizer.encode(source.source or "")) for source in inputs)])

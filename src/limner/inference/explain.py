@@ -27,7 +27,7 @@ from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 EXPLANATION_BATCH_SIZE = 32
 EXPLAINED_CANDIDATES = 100
-"""Number of best translations in which a `PhraseBased` searches the translation to explain."""
+"""Number of best translations of a `PhraseBased` that are compared with the translation to explain."""
 END_OF_SENTENCE = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
 IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""
@@ -137,7 +137,7 @@ def explain_search(
     """Return the word alignment and the phrases of translations by a `PhraseBased`.
 
     Raises:
-        SettingsError: a translation without its derivation is not among those that the model finds.
+        SettingsError: the model does not generate a translation that has no derivation.
     """
     explanations = []
     for done, (source, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
@@ -149,7 +149,7 @@ def explain_search(
 
 
 def _search_derivation(model: TrainedModel, source: GenerationInput, tokens: tuple[int, ...]) -> Derivation:
-    """Find the derivation of a translation that is read from a record: by the search of the recipe."""
+    """Find the derivation of a stored translation by the search of the recipe."""
     settings = model.recipe.decoding
     settings = change_decoding(settings, {"n_best": min(settings.beam_size, EXPLAINED_CANDIDATES)})
     (n_best,) = search_translations([model], [source], settings)
@@ -231,7 +231,7 @@ def _average(weights: Weights | None, words: Sequence[Word]) -> Weights | None:
 def _merge_source(
     model: TrainedModel, source: GenerationInput, example: Example, alignment: Weights | None, source_length: int
 ) -> tuple[tuple[str, ...], Weights | None]:
-    """Return the source words, and the alignment (T, S) summed over the tokens of each."""
+    """Return the source words, and the alignment (T, S) summed over the tokens of each word."""
     if model.source_tokenizer is None:
         return (), None
     words = words_of(model.source_tokenizer, example.source or ())
@@ -262,13 +262,13 @@ def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
 
 
 def _span(words: Sequence[Word], tokens: Span) -> Span:
-    """Return the words that some of a span of tokens belong to."""
+    """Return the span of words that contain a token of a span."""
     numbers = [number for number, word in enumerate(words) if {*word.positions} & {*range(*tokens)}]
     return numbers[0], numbers[-1] + 1
 
 
 def _join_compounds(words: Sequence[Word]) -> list[Word]:
-    """Merge the parts of compounds, which a part that starts with `compounds.JOINER` connects."""
+    """Merge the parts of compounds, which tokens that start with `compounds.JOINER` connect."""
     groups: list[list[Word]] = []
     for word in words:
         joined = word.text.startswith(compounds.JOINER)

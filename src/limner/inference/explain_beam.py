@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import ranking_score
+from limner.decoding.ranking import normalised_log_prob
 from limner.decoding.search import Beam
 from limner.decoding.selection import Choice
 from limner.decoding.sentence import Sentence
@@ -20,7 +20,7 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 Outcome = Literal["continued", "dropped", "complete", "cut off", "open"]
-"""What became of a hypothesis: it was continued; no continuation of it entered the next beam; it ended; it reached the
+"""Outcome of a hypothesis: it was continued; none of its continuations entered the next beam; it ended; it reached the
 maximum length; or the search stopped while it was in the beam."""
 
 
@@ -57,7 +57,7 @@ class BeamTree:
     prefix: tuple[int, ...] = ()
     """Tokens of the root: the prefix that every hypothesis starts with."""
     nodes: list[BeamNode] = field(default_factory=list)
-    """Hypotheses in the order in which they were found, the root first."""
+    """Hypotheses in the order of the search, the root first."""
 
     def tokens(self, node: int) -> tuple[int, ...]:
         """Tokens of a hypothesis, prefix and end-of-sentence token included."""
@@ -72,9 +72,9 @@ class BeamTree:
         return numbers[::-1]
 
     def ranking(self, settings: DecodingSettings) -> list[RankedNode]:
-        """Rank the complete hypotheses, and those cut off at the maximum length, as the search does."""
+        """Rank the complete and the cut-off hypotheses as the search does."""
         ranked = [
-            RankedNode(number, ranking_score(node.total, node.length, settings))
+            RankedNode(number, normalised_log_prob(node.total, node.length, settings.length_penalty))
             for number, node in enumerate(self.nodes)
             if node.outcome in ("complete", "cut off")
         ]

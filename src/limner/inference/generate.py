@@ -37,7 +37,7 @@ def generate(
     Args:
         models: one model, or several as an ensemble whose probabilities are averaged.
         inputs: images to describe, or source sentences to translate with or without images; and the words that the
-            generated sentences must include or must not have.
+            generated sentences must include.
         features: features of the images; None for models that use none.
         settings: decoding settings.
         prefixes: for each input the words that the generated sentence starts with.
@@ -51,7 +51,7 @@ def generate(
 
     Raises:
         RunError: the vocabularies or the features of the models differ.
-        SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
+        SettingsError: no sentence of at most `max_length` tokens includes the required words.
     """
     generator = TextGenerator(models)
     if any(isinstance(trained.model, PhraseBased) for trained in models):
@@ -67,7 +67,7 @@ def generate(
 
 
 def features_port(source: FeatureSource | None) -> Features | None:
-    """Return the features port of items with stored features, or with files that a backbone reads; None for none."""
+    """Return the features port of items, from stored features or a backbone; None without a source."""
     return None if source is None else lambda requests: source.take([request.source.item for request in requests])
 
 
@@ -110,7 +110,7 @@ def generate_in_shards(
 ) -> list[list[Sentence]]:
     """Decode the inputs of a split by the settings of the recipe, with the batches divided among processes.
 
-    The batches are the batches of `generate`, and so are the sentences; every process returns all of them.
+    Batches and sentences are the same as in `generate`; every process returns all sentences.
     """
     batches, settings = batches_of(model, inputs, GENERATION_BATCH_SIZE), model.recipe.decoding
     local = [generate([model], [inputs[row] for row in rows], features, settings) for rows in shards.own(batches)]

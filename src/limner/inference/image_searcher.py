@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Searcher: TypeAlias = "ImageSearcher | HubSpace"
-"""The built-in searcher, or a joint space of the hub, which has the same methods."""
+"""The built-in searcher, or a joint space of the hub, with the same methods."""
 JOINT = "joint"
 """Run directory of the two-tower model, in the run directory of the built-in captioner."""
 TENSORS = ("embedding.weight", "sentence.weight", "sentence.bias", "image.weight", "image.bias", "log_sharpness")
@@ -43,9 +43,9 @@ CONCEPT_WEIGHT = 0.5
 MAX_CONCEPTS_ALONE = 2
 """Number of concepts up to which images are ranked by the concepts of a sentence alone."""
 TIE_WEIGHT = 1e-3
-"""Weight of the cosine where it only orders images of equal probability."""
+"""Weight of the cosine where the cosine only orders images of equal probability."""
 PROJECTION_BATCH_SIZE = 4096
-"""Images that are projected to the joint space together."""
+"""Number of images that are projected to the joint space together."""
 
 
 class JointSpace:
@@ -99,16 +99,14 @@ def open_searcher(lang: str, space: str) -> Searcher:
 class ImageSearcher:
     """Features of images that a search needs, and the scores of sentences: the built-in backbone, concepts and space.
 
-    Attributes:
-        digest: SHA-256 of the weights of the backbone, which identify the features.
-        vector_dim: size D of the features.
-        space: folder of the joint space; empty for the built-in one.
+    Attributes: digest: SHA-256 of the weights of the backbone, which identify the features. vector_dim: size D of the
+        features. space: folder of the joint space; empty for the built-in space.
     """
 
     space = ""
 
     def __init__(self, lang: str | None = None) -> None:
-        """Refer to the built-in models of a language; English for a language without. They are loaded when needed."""
+        """Select the built-in models of a language, or of English if it has none; they are loaded when needed."""
         self._run = pretrained_run(lang if lang in pretrained_languages() else DEFAULT_LANG)
         concepts = Concepts.load(self._run)
         assert concepts is not None, "a built-in captioner has concepts"
@@ -117,7 +115,7 @@ class ImageSearcher:
 
     @cached_property
     def joint(self) -> JointSpace:
-        """The joint space; RunError if the package is not complete."""
+        """The joint space; RunError if a file of the package is missing."""
         return JointSpace.load(self._run / JOINT)
 
     @cached_property
@@ -127,7 +125,7 @@ class ImageSearcher:
 
     @property
     def side(self) -> int:
-        """Side that images have at least when they are resized for the backbone, in pixels."""
+        """Minimum side in pixels of images resized for the backbone."""
         preprocessing = self.vision.manifest.preprocessing
         return 0 if preprocessing is None else preprocessing.short
 
@@ -154,9 +152,9 @@ class ImageSearcher:
 
             score(w, I) = lambda sum_c log p(c | I) + max(0.001, 1 - 2 / n) gamma s(w, I)
 
-        Images for one or two concepts are ranked by these, which were trained on more photographs of them, and the
-        cosine orders ties; for a longer sentence the cosine counts as well. Without a concept, the score is
-        gamma s(w, I). A query whose concepts have a mean probability below `TAG_PROBABILITY` in all images is logged.
+        One or two concepts, which were trained on more photographs of these things, rank the images alone, and the
+        cosine orders ties; for more concepts the cosine counts as well. Without a concept, the score is gamma s(w, I).
+        A query whose concepts have a mean probability below `TAG_PROBABILITY` in all images is logged.
 
         Args:
             sentence: the query w.
@@ -179,7 +177,7 @@ class ImageSearcher:
         return np.asarray(scores, np.float32)
 
     def _check_words(self, sentence: str) -> None:
-        """Log the words that no vocabulary and no name of a concept has; SettingsError if no other word has content."""
+        """Log the words in no vocabulary and in no name of a concept; SettingsError if no other word has content."""
         lang, tokenizer, concepts = self._concepts.file.lang, self.joint.tokenizer, self._concepts
         mentions, words = concepts.mentions(sentence), concepts.split(sentence)
         unknown = [

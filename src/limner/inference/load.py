@@ -50,14 +50,14 @@ def load(
     models are loaded as exported; `Captioner.load(pretrained_run())` has their tensors and uses a GPU.
 
     Args:
-        runs: run directories, or one exported model, or one of transformers, its folder or `hub:ORG/NAME@REVISION`.
+        runs: run directories; or one exported model, or one model of transformers by folder or `hub:ORG/NAME@REVISION`.
         lang: language of the built-in captioner, or of the default prompt of a model of the hub, 'en' by default.
         to: language that the built-in translator translates to, or a model of the hub; not with other `runs` or `lang`.
         source: language that is translated from; default: the other one, or what the model names.
         backbone: where the network is that computed the features, if it has moved since the training; or a backbone.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
-        hub: of a model of transformers: `prompt`, `keep_preamble` and `dtype`, see `HubSettings`.
+        hub: settings of a model of transformers: `prompt`, `keep_preamble` and `dtype`, see `HubSettings`.
 
     Raises:
         SettingsError: the model has no such language, or a language is given with other `runs`.

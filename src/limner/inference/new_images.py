@@ -25,7 +25,7 @@ NEW_SPLIT = "new"
 class BackboneFeatures:
     """Features of new images, videos or audio files, computed by a backbone when a batch needs them.
 
-    A `FeatureSource`: an item is read from its file, unless its image is one of those held in memory.
+    A `FeatureSource`: an item is read from its file, unless its image is held in memory.
     """
 
     def __init__(self, backbone: Backbone, images: Iterable[ImageInput | None] = ()) -> None:
@@ -33,7 +33,7 @@ class BackboneFeatures:
 
         Args:
             backbone: network that computed the features the model was trained on.
-            images: images that items made by `new_item` refer to; needed only for those that are not files.
+            images: images of the items made by `new_item`; needed only for images in memory.
         """
         self.backbone = backbone
         self._in_memory = {image_name(image): image for image in images if not isinstance(image, Path | str | None)}
@@ -84,8 +84,8 @@ def require_images(model: TrainedModel, images: Iterable[ImageInput]) -> None:
 def load_backbone_of(model: TrainedModel, backbone: AnyBackbone = None, device: str = "cpu") -> Backbone | None:
     """Load the backbone that computed the features a model was trained on; None for a model without features.
 
-    The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`. Where the run
-    directory has the graph of its backbone, as the built-in models have, the graph computes on a CPU.
+    The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`. On a CPU, the
+    graph of the backbone is used where the run directory contains it, as for the built-in models.
 
     Args:
         model: trained model.

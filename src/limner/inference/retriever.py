@@ -25,7 +25,7 @@ from limner.media.image import ImageInput
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.retrieval.index.embeddings import embeddings_of, require_retriever
+from limner.retrieval.index.embeddings import embeddings_kind, require_retriever
 from limner.retrieval.index.protocol import SearchOptions, index_path
 from limner.retrieval.index.stored import IndexedCollection, IndexSource, build_index
 from limner.retrieval.marginal import (
@@ -51,16 +51,16 @@ class RetrievalResult(NamedTuple):
     id: str
     """Id of the item that the image or sentence belongs to."""
     image: str | None
-    """Path of the item's image or audio file; None for an item without one."""
+    """Path of the item's image or audio file; None for an item without a file."""
     text: str
-    """First sentence of the item in the model's language in text-to-image retrieval, empty if there is none; the
-    retrieved sentence in image-to-text retrieval."""
+    """Text-to-image: first sentence of the item in the model's language, or empty; image-to-text: the retrieved
+    sentence."""
     score: float
-    """log P(w|I) in text-to-image retrieval, log P(w|I) - alpha log P(w) otherwise; the cosine of a two-tower model."""
+    """Text-to-image: log P(w|I); image-to-text: log P(w|I) - alpha log P(w); for a two-tower model the cosine."""
 
 
 class ImageSearch(NamedTuple):
-    """Images retrieved for a sentence, and how they were found."""
+    """Images retrieved for a sentence, and the extent of the search."""
 
     results: list[RetrievalResult]
     """Best images first."""
@@ -71,11 +71,11 @@ class ImageSearch(NamedTuple):
     scored: int
     """Number of images whose score was computed."""
     exact: bool
-    """Whether these are the best of the searched images: proven by the index, or all of them were scored. Images
-    without features are not searched; for equal scores see `limner.retrieval.index.protocol.Found.exact`."""
+    """Whether the results are proven to be the best of the searched images, by the index or because all were scored.
+    Images without features are not searched; equal scores: `limner.retrieval.index.protocol.BestImages.exact`."""
     gap: float | None
-    """Upper bound of the difference by which another image may be better than the last result, in natural logarithms;
-    None if no bound is known."""
+    """Maximum difference in log-probability by which another image may exceed the last result; None if no bound is
+    known."""
 
     @property
     def share(self) -> float:
@@ -83,7 +83,7 @@ class ImageSearch(NamedTuple):
         return self.scored / self.images
 
     def facts(self) -> dict[str, object]:
-        """Return how the images were found, for JSON."""
+        """Return the kind of the index and the extent of the search, for JSON."""
         names = {"index": self.kind, "images": self.images, "scored": self.scored, "share": self.share}
         return {**names, "exact": self.exact, "gap": self.gap}
 
@@ -96,7 +96,7 @@ class BuiltIndex(NamedTuple):
     images: int
     """Number of images in the index."""
     is_new: bool
-    """Whether it was built now; otherwise it was up to date."""
+    """Whether the index was built now; false for an index that was up to date."""
 
 
 class Retriever:
@@ -135,32 +135,32 @@ class Retriever:
         rebuild: bool = False,
         on_progress: Progress | None = None,
     ) -> BuiltIndex:
-        """Build an index of the images of a collection, which `search_images` uses from then on.
+        """Build an index of the images of a collection for `search_images`.
 
         Args:
             collection: images and their features.
             split: split to index; None for all.
-            path: folder of the index; None for `indexes` in the collection, by the name of the run.
-            retriever: two-tower model whose nearest images are the candidates; None for the kind of the model, its own
-                vectors for a two-tower model.
-            rebuild: replace an index of another model, or a damaged one.
+            path: folder of the index; None for a folder of the run's name in `indexes` of the collection.
+            retriever: two-tower model whose nearest images are the candidates; None for the kind of index that fits the
+                model.
+            rebuild: whether to replace an index of another model, or a damaged index.
             on_progress: called with the number of images done and their total.
 
         Raises:
             SettingsError: the model supports no index, or `retriever` is no two-tower model.
             FeatureError: the collection lacks the features that a model was trained on.
-            SearchIndexError: there is an index of another model, or a damaged one, and `rebuild` is false.
+            SearchIndexError: there is a damaged index, or an index of another model, and `rebuild` is false.
         """
         place = path or self._index_path(collection, split)
         if place is None:
             raise SettingsError("the model was not loaded from a run: name the folder of the index")
-        source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
+        source = IndexSource(self.model, collection.path, split, self._open_features(collection, cache_mib=0))
         kind = None
         if retriever is None and isinstance(self.model.model, TwoTower):
             retriever = self.model
         if retriever is not None:
             require_retriever(retriever)
-            kind = embeddings_of(retriever, open_features(retriever, collection, cache_mib=0))
+            kind = embeddings_kind(retriever, open_features(retriever, collection, cache_mib=0))
         items = collection.items(split)
         record, is_new = build_index(place, source, items, kind=kind, rebuild=rebuild, on_progress=on_progress)
         return BuiltIndex(place, record.kind, record.images, is_new)
@@ -176,7 +176,7 @@ class Retriever:
         options: SearchOptions = SearchOptions(),  # noqa: B008  (immutable)
         on_progress: Progress | None = None,
     ) -> ImageSearch:
-        """Rank the images of a collection for a sentence by P(w|I), by the index of the model where there is one.
+        """Rank the images of a collection for a sentence by P(w|I), with the index of the model if it exists.
 
         Images without features are left out.
 
@@ -194,16 +194,16 @@ class Retriever:
             FeatureError: the collection lacks the features that the model was trained on.
             CollectionError: there is no image to search, or the model uses no images.
             SearchIndexError: the index is damaged, or was made with another model or other features.
-            SettingsError: the sentence has no words, or none of the vocabulary.
+            SettingsError: the sentence has no word of the vocabulary.
         """
         place = None if options.exact else index or self.existing_index(collection, split)
         if place is None:
-            features = self._open(collection)
+            features = self._open_features(collection)
             return self._search_all(sentence, collection, split, features, count, on_progress)
-        tokens, key = self._query(sentence), (str(place.resolve()), split)
+        tokens, key = self._tokens(sentence), (str(place.resolve()), split)
         opened = self._indexes.get(key)
         if opened is None or not opened.is_current(collection, place):
-            source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
+            source = IndexSource(self.model, collection.path, split, self._open_features(collection, cache_mib=0))
             opened = self._indexes[key] = IndexedCollection(collection, source, place)
         matches, items = opened.search(sentence, tokens, count, options)
         results = self._results(items, matches.scores.tolist(), collection)
@@ -231,19 +231,19 @@ class Retriever:
         count: int,
         on_progress: Progress | None,
     ) -> ImageSearch:
-        """Rank the images by the scores of all of them."""
+        """Score all images, and rank them."""
         items = _with_features(collection, split, features, of_media=True)
         if not items:
             raise CollectionError(
                 f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
             )
-        scores = pair_log_probs(self.model.model, [self._query(sentence)], items, features, on_progress=on_progress)[0]
+        scores = pair_log_probs(self.model.model, [self._tokens(sentence)], items, features, on_progress=on_progress)[0]
         best = scores.argsort(descending=True, stable=True)[:count]
         results = self._results([items[row] for row in best.tolist()], scores[best].tolist(), collection)
         return ImageSearch(results, None, len(items), len(items), True, 0.0)
 
-    def _query(self, sentence: str) -> list[int]:
-        """Return the token ids of a query; SettingsError if none of its words is known, or function words only."""
+    def _tokens(self, sentence: str) -> list[int]:
+        """Return the token ids of a query; SettingsError if it has no known word, or only function words."""
         require_words(self.model, [sentence])
         tokenizer = self.model.tokenizer
         require_content(tokenizer, sentence, tokenizer.unknown_words(sentence), self.model.recipe.data.lang)
@@ -253,7 +253,7 @@ class Retriever:
     def _results(self, items: Sequence[Item], scores: Sequence[float], collection: Collection) -> list[RetrievalResult]:
         lang = self.model.recipe.data.lang
         return [
-            RetrievalResult(item.id, _path(item, collection), next(iter(item.texts(lang)), ""), score)
+            RetrievalResult(item.id, _media_path(item, collection), next(iter(item.texts(lang)), ""), score)
             for item, score in zip(items, scores, strict=True)
         ]
 
@@ -266,8 +266,8 @@ class Retriever:
         return place if place is not None and place.exists() else None
 
     def require_features(self, collection: Collection) -> None:
-        """Check that a collection has the features of the model; FeatureError or CollectionError without."""
-        self._open(collection, cache_mib=0)
+        """Check that a collection has the features of the model; FeatureError or CollectionError if not."""
+        self._open_features(collection, cache_mib=0)
 
     def retrieve_sentences(
         self,
@@ -282,7 +282,7 @@ class Retriever:
         """Rank the sentences of a collection for an image by log P(w|I) - alpha log P(w); each text occurs once.
 
         Alpha 1 is eq. 7 of Mao et al. (2015), other values give VisualGPTScore (Lin et al., 2024), and 0 ranks by the
-        probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at most
+        probability alone. The order of images for a sentence does not depend on alpha. P(w) is the mean over at most
         `MARGINAL_IMAGES` sampled training images, or images of the searched split where the collection has no training
         split; it is computed by the first query and kept in the run directory.
 
@@ -300,7 +300,7 @@ class Retriever:
             CollectionError: there is no sentence to search, or the model uses no images.
             SettingsError: the retriever was created without a backbone.
         """
-        features = self._open(collection)
+        features = self._open_features(collection)
         if self.backbone is None:
             raise SettingsError("retrieval by an image needs the backbone: load the retriever with encode_images=True")
         items = _with_features(collection, split, features)
@@ -324,11 +324,11 @@ class Retriever:
             if len(best) == count:
                 break
             text, owner = examples.text(row), items[examples.owners[row]]
-            best.setdefault(text, RetrievalResult(owner.id, _path(owner, collection), text, float(scores[row])))
+            best.setdefault(text, RetrievalResult(owner.id, _media_path(owner, collection), text, float(scores[row])))
         return list(best.values())
 
     def _marginal_images(self, collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
-        """Sample the images of P(w): training images, or images of the searched split where there are none."""
+        """Sample the images of P(w) from the training split, or else from the searched split."""
         marginal_images = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
         return marginal_images or sample_items(collection, split, features, MARGINAL_IMAGES)
 
@@ -350,7 +350,7 @@ class Retriever:
         origin = marginal_origin(self.model, targets, marginal_images, features)
         return stored_log_marginal(stored, origin, len(targets), compute)
 
-    def _open(self, collection: Collection, cache_mib: int | None = None) -> FeatureStore:
+    def _open_features(self, collection: Collection, cache_mib: int | None = None) -> FeatureStore:
         features = open_features(self.model, collection, cache_mib)
         if features is None:
             raise CollectionError(
@@ -359,7 +359,7 @@ class Retriever:
         return features
 
 
-def _path(item: Item, collection: Collection) -> str | None:
+def _media_path(item: Item, collection: Collection) -> str | None:
     """Return the path of the image or audio file of an item; None if it has none."""
     return None if item.media_path is None else str(collection.media_file(item))
 

@@ -32,7 +32,7 @@ SCORING_BATCH_SIZE = 32
 
 
 class LogRatios(NamedTuple):
-    """Scores of sentences without references."""
+    """Reference-free scores of sentences."""
 
     values: list[float]
     """log P(w|I) - log P(w) of each sentence, in natural logarithms."""
@@ -130,7 +130,7 @@ class Scorer:
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
-    """Check that every sentence has a word; the probability of an empty sentence is not a score of an image.
+    """Check that every sentence has a word; the probability of an empty sentence says nothing about an image.
 
     Raises:
         SettingsError: a sentence has no words.

@@ -1,4 +1,4 @@
-"""Translations by models with a search of their own."""
+"""Translations by phrase-based models, which have their own search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limner.smt.system import ScoredTranslation
 
 CHUNK = 64
-"""Sentences between two reports of the progress."""
+"""Number of sentences between two reports of progress."""
 
 
 def search_translations(
@@ -34,11 +34,11 @@ def search_translations(
     """Translate by a `PhraseBased` in place of `limner.inference.generate.generate`.
 
     Returns:
-        The `n_best` hypotheses of each input; their score stands for the log-probability, which they do not have.
+        The `n_best` hypotheses of each input, with their score in place of a log-probability.
 
     Raises:
         RunError: there are several models.
-        SettingsError: words are given, or a setting has no meaning for this search.
+        SettingsError: words to include are given, or a decoding setting without effect on this search.
     """
     if len(models) > 1:
         raise RunError(
@@ -79,7 +79,7 @@ def search_translations(
 
 
 def _hypothesis(translation: ScoredTranslation, pieces: Sequence[str]) -> Sentence:
-    """Return a translation as a hypothesis; its unknown tokens stand for the aligned pieces of the source."""
+    """Return a translation as a hypothesis, with the aligned pieces of the source for its unknown tokens."""
     sources = {target: source for source, target in translation.alignment}
     unknown = [position for position, token in enumerate(translation.tokens) if token == SPECIAL_TOKENS.unk]
     copied = tuple(pieces[sources[position]] for position in unknown)

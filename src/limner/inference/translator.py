@@ -24,7 +24,7 @@ from limner.generation.sentences import (
     MissingImage,
     all_translations,
     images_of_sentences,
-    missing_image,
+    missing_image_message,
     require_source_length,
     warn_of_unknown_words,
 )
@@ -82,7 +82,7 @@ class Translator(TextGenerator):
         Args:
             sentences: plain text in the source language.
             images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
-            missing: how a model trained with images treats a sentence without one.
+            missing: treatment of sentences without an image by a model trained with images.
             must_include: words or phrases that every translation includes, see `Captioner.describe`; or one such list
                 for each sentence.
             batch_size: sentences a batch; it changes no result.
@@ -90,7 +90,7 @@ class Translator(TextGenerator):
             decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
 
         Returns:
-            The `n_best` translations of each sentence, best first; of an empty one `EMPTY_TRANSLATION`.
+            The `n_best` translations of each sentence, best first; `EMPTY_TRANSLATION` for an empty sentence.
 
         Raises:
             SettingsError: a sentence is too long or has no image, the numbers of sentences and images differ, or a
@@ -136,7 +136,7 @@ class Translator(TextGenerator):
             on_progress: called with the number of sentences done and their total.
 
         Returns:
-            One explanation for each sentence, None for an empty one.
+            One explanation for each sentence, None for an empty sentence.
         """
         rows, inputs, images_of_rows = self.inputs(sentences, images, missing)
         explained = self._explain(inputs, [translations[row] for row in rows], images_of_rows, on_progress)
@@ -202,7 +202,7 @@ class Translator(TextGenerator):
         if len(without) < len(rows) and self.backbone is None:
             raise SettingsError("images need the backbone: load the translator with encode_images=True")
         if without and missing == "refuse":
-            raise SettingsError(missing_image(without[0]))
+            raise SettingsError(missing_image_message(without[0]))
 
 
 def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:

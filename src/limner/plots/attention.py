@@ -62,7 +62,7 @@ def alignment(
 
     The grey scale is the same in all plots: a weight of 0 is light, a weight of 1 is black. Cells have a fixed size.
     The weights (T, S) belong to target words T, the rows, and source words S, the columns. Gates are printed after the
-    target words. Phrase pairs are outlined: first source word and the word after the last, and the same for the target.
+    target words. Phrase pairs are outlined; a pair is a span of source words and a span of target words.
     """
     cells = np.asarray(weights, dtype=np.float64)[:MAX_WORDS, :MAX_WORDS]
     rows, columns = ([shortened(word) for word in words[:MAX_WORDS]] for words in (target, source))

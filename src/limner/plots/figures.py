@@ -66,7 +66,7 @@ def _finish(axes: Axes) -> None:
 
 
 def curves(title: str, lines: Mapping[str, Sequence[Point]], kept: int | None = None) -> Figure:
-    """Plot values of one training or several against the number of updates: points (update, value) by label.
+    """Plot values of trainings against the number of updates: points (update, value) by label.
 
     A line without points has its colour, but is not drawn. A dashed line marks the update of the kept weights.
     """
@@ -97,7 +97,7 @@ def recall_curves(
 
 
 def _lines(axes: Axes, lines: Mapping[str, Sequence[Point]]) -> None:
-    """Draw a line for each label in the next colour, dotted after the last one, with dots if it has few points."""
+    """Draw a line for each label in the next colour, dotted after the last colour, and marked at the points if few."""
     for position, (label, points) in enumerate(lines.items()):
         if points:
             style, colour = "-" if position < len(COLOURS) else ":", COLOURS[position % len(COLOURS)]

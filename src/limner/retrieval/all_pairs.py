@@ -34,9 +34,9 @@ IMAGES_READ_PER_BATCH = 1024
 COLLATED_TOKEN_BYTES = 64
 """Approximate memory of a token of a collated sentence: ids, mask and lists."""
 MEASURED_SENTENCES, MEASURED_IMAGES = 80, 2048
-"""Size of the block from which the time of retrieval is estimated."""
+"""Numbers of sentences and images in the block that is measured to estimate the time of retrieval."""
 MANY_PAIRS = 1_000_000
-"""Number of pairs from which it is estimated."""
+"""Number of pairs from which on the time of retrieval is estimated."""
 
 
 class Tile(NamedTuple):
@@ -87,7 +87,7 @@ def score_tiles(
 
     options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, tail, on_part)
     with evaluation_mode([model]):
-        for rows in _blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
+        for rows in _sentence_blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
             tiles: Iterator[Tensor]
             images = _read_images(items, features, device_of(model))
@@ -120,7 +120,7 @@ def require_budget(budget: int) -> None:
     require_memory(budget, "working memory of all-pairs scoring", "lower the budget (--memory)")
 
 
-def _blocks(targets: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
+def _sentence_blocks(targets: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
     """Cut the sentences, in lexicographic order, into blocks of about `tokens` tokens."""
     block: list[int] = []
     room = tokens
@@ -192,7 +192,7 @@ def pair_arithmetic(model: TrainedModel, *, exact: bool = False) -> PairArithmet
 
 
 def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
-    """Allocate a matrix in memory, or in a temporary file that is deleted with it if it exceeds the budget."""
+    """Allocate a matrix in memory, or above the budget in a temporary file that is deleted with the matrix."""
     size = 4 * shape[0] * shape[1]
     if size <= budget:
         return np.empty(shape, dtype=np.float32)
@@ -203,7 +203,7 @@ def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
 
 
 class RetrievalCost(NamedTuple):
-    """What the retrieval of a split costs, from the time that a part of it takes."""
+    """Estimated cost of the retrieval of a split, from the measured time of a part."""
 
     sentences: int
     images: int
@@ -247,10 +247,10 @@ def retrieval_cost(
     done, ended = reports[-1]
     before, began = reports[1] if reports[1][0] < done else reports[0]
     images_share = min(1, MEASURED_IMAGES / len(images))
-    share = _prefixes(targets) / _prefixes(examples.targets) * images_share * (done - before) / done
+    share = _count_prefixes(targets) / _count_prefixes(examples.targets) * images_share * (done - before) / done
     return RetrievalCost(count, len(images), (ended - began) / share, threads)
 
 
-def _prefixes(targets: Sequence[Sequence[int]]) -> int:
-    """Return the number of distinct prefixes of sentences, to which the time of retrieval is proportional."""
+def _count_prefixes(targets: Sequence[Sequence[int]]) -> int:
+    """Return the number of distinct prefixes of sentences; the time of retrieval is proportional to it."""
     return len({tuple(target[:length]) for target in targets for length in range(len(target) + 1)})

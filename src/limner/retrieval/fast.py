@@ -1,7 +1,7 @@
 """Log-probabilities of all (sentence, image) pairs, faster than pair by pair.
 
-`tree_log_probs` reads a common prefix of sentences once per image, for any model. `pair_scorer` returns the fast form
-of the models that have one; to add a form, add its class and a line there.
+`tree_log_probs` reads a common prefix of sentences once per image, for any model. `pair_scorer` returns the
+`PairScorer` of a model; a new model with a faster form needs a class here and a line there.
 
 Shapes: S sentences, T target length, I images, P prefixes, M multimodal, V vocabulary, d embedding size, f factors,
 n - 1 context tokens; p and i are the prefixes and images of one tile.
@@ -76,7 +76,7 @@ class AffineTerms(NamedTuple):
 
 
 def is_affine_in_image(model: Model) -> TypeGuard[LBL]:
-    """Whether logits are affine in the image: in MLBL-B. LBL uses no image; the logits of MLBL-F are quadratic."""
+    """Whether logits are affine in the image: true for MLBL-B only; LBL uses no image, and MLBL-F is quadratic."""
     return isinstance(model, LBL) and model.settings.variant == "MLBL-B"
 
 
@@ -177,7 +177,7 @@ class MRNNPairs:
 
 
 def pair_scorer(model: Model) -> PairScorer | None:
-    """Return the fast form of a model; None if the model or its variant has none."""
+    """Return the `PairScorer` of a model; None for a model without a faster form."""
     if isinstance(model, BagOfWords):
         return BagOfWordsPairs(model)
     if isinstance(model, LBL):
@@ -189,7 +189,7 @@ def pair_scorer(model: Model) -> PairScorer | None:
 BYTES_PER_LOGIT = 12
 """Memory of a logit, of its logarithm and of a copy, in float32."""
 IMAGES_PER_TILE = 8
-"""Images that a step reads; the more of them, the fewer sentences (and so common prefixes) a tree has."""
+"""Number of images that a step reads; more images leave fewer sentences, and so fewer common prefixes, to a tree."""
 
 
 def tree_log_probs(
@@ -230,14 +230,14 @@ def tree_log_probs(
         tile = replace(collate([Example("", ())] * len(columns)).to(device), image=image.select(columns))
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             memory = model.encode(tile)
-            parts = [_read(model, memory, tree, len(columns)) for tree in trees]
+            parts = [_read_tree(model, memory, tree, len(columns)) for tree in trees]
         scores[:, columns] = torch.cat(parts).float()
         if on_progress is not None:
             on_progress(len(sentences) * (left + len(columns)), len(sentences) * count)
     return scores
 
 
-def _read(model: Model, memory: Memory, tree: PrefixTree, images: int) -> Tensor:
+def _read_tree(model: Model, memory: Memory, tree: PrefixTree, images: int) -> Tensor:
     """Compute the log-probabilities of the sentences of a tree given each image of a memory, (S, I)."""
     state, device = model.start(memory), device_of(model)
     offsets, before = torch.arange(images, device=device)[:, None], torch.zeros(1, dtype=torch.long)

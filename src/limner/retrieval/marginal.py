@@ -5,8 +5,8 @@ and the image I under a captioning model, with the purpose of CLIPScore (Hessel 
 probable without the image as with it scores 0.
 
 Marginal probabilities are kept in the run directory, so that they are computed once per model and collection. A stored
-file names what it was computed from: the weights of the model, the sentences, the images and their features. A file of
-anything else, or a damaged one, is replaced.
+file has the digests of the weights of the model, the sentences, the images and their features. A damaged file, or a
+file with other digests, is replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class NormalisedScores(NamedTuple):
 
 
 MEAN_IMAGE = Item("the mean image", "", image="")
-"""Item whose features are the mean of others."""
+"""Item whose features are the mean features of the training images."""
 
 
 class WithMeanFeatures:
@@ -133,9 +133,9 @@ def normalised_log_probs(
         items: I items with an image.
         features: features of the images.
         marginal_images: items of the images of the marginal P(w); if empty, `items`.
-        mean: features of one more image, whose log P(w|mean) is computed too.
+        mean: mean features of images, for log P(w|mean); None for none.
         budget: working memory in bytes; a larger matrix is stored in a temporary file.
-        exact: whether all is computed in float32 by whole softmaxes, see `pair_arithmetic`.
+        exact: whether to compute in float32 by whole softmaxes, see `pair_arithmetic`.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -169,7 +169,7 @@ def normalised_log_probs(
 def sample_items(
     collection: Collection, split: str | None, features: FeatureStore, count: int = MARGINAL_IMAGES
 ) -> list[Item]:
-    """Draw at most `count` items with features from a split, or from all; none if there is no such split."""
+    """Draw at most `count` items with features from a split, or from all items; empty for an unknown split."""
     if split is not None and split not in collection.splits():
         return []
     items = collection.items(split).select(lambda item: item.media_path is not None and features.covers(item))
@@ -200,7 +200,7 @@ def marginal_items(
 
 
 def log_ratio_signature(model: TrainedModel, collection: Collection, num_images: int, precision: str) -> str:
-    """Return all that affects the score: the digest of the model, the images of the marginal and the arithmetic."""
+    """Return the signature of the score: digest of the model, images of the marginal and arithmetic."""
     return (
         f"score:log-ratio|model:{model_fingerprint([model])[:DIGITS]}|marginal:{num_images}:{model.recipe.data.train}|"
         f"seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|{precision}"
@@ -215,7 +215,7 @@ _NAME = "log_marginal"
 logger = logging.getLogger(__name__)
 
 Origin = dict[str, str]
-"""What a marginal was computed from: a digest for each part."""
+"""Digests of the inputs of a marginal."""
 
 
 def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
@@ -227,7 +227,7 @@ def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
 def marginal_origin(
     model: TrainedModel, targets: Sequence[Sequence[int]], others: Sequence[Item], features: FeatureStore
 ) -> Origin:
-    """Compute the fingerprints of everything that a marginal of sentences over images depends on."""
+    """Compute the digests of the inputs of a marginal of sentences over images."""
     return {
         "weights": f"{version('limner')} {model_fingerprint([model])}",
         "sentences": _digest(" ".join(map(str, target)) for target in targets),
@@ -237,10 +237,10 @@ def marginal_origin(
 
 
 def stored_log_marginal(path: Path, origin: Origin, sentences: int, compute: Callable[[], Tensor]) -> Tensor:
-    """Read log P(w) of S sentences from a file, (S,), or compute and store it, if it was computed of another origin."""
+    """Read log P(w) of S sentences, (S,), from a file; or compute and store it if the origin of the file differs."""
     if path.exists():
         try:
-            return _read(path, origin, sentences)
+            return _read_stored(path, origin, sentences)
         except RunError as error:
             logger.warning("%s; P(w) is computed again", error)
     marginal = compute()
@@ -251,7 +251,7 @@ def stored_log_marginal(path: Path, origin: Origin, sentences: int, compute: Cal
     return marginal
 
 
-def _read(path: Path, origin: Origin, sentences: int) -> Tensor:
+def _read_stored(path: Path, origin: Origin, sentences: int) -> Tensor:
     stored = read_tensors(path, remedy="it is replaced")
     known, marginal = stored.facts.get(_KEY), stored.tensors.get(_NAME)
     if not isinstance(known, dict) or marginal is None:

@@ -80,7 +80,7 @@ class Concept(Settings):
     """Classes of ImageNet that are this thing."""
 
 
-class ConceptRules(Settings):
+class Calibration(Settings):
     """How concepts choose among captions; fitted on validation photographs."""
 
     weight: Measured = 1.0
@@ -113,7 +113,7 @@ class ConceptsFile(Settings):
     """Backbone whose classifier gives the probabilities of the classes; empty where no concept has classes."""
     photograph: CountOrNone
     """Number of the concept that is true of every photograph, and not of drawings, screenshots and noise."""
-    rules: ConceptRules = ConceptRules()
+    calibration: Calibration = Calibration()
     concepts: tuple[Concept, ...]
     rates: tuple[Probability, ...]
     """Share of the training photographs of which each concept is true."""
@@ -133,7 +133,7 @@ class Concepts:
         """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros."""
         self.file, self.weight, self.bias = file, weight, bias
         self.gain = np.zeros_like(bias) if gain is None else gain
-        self.rules = file.rules
+        self.calibration = file.calibration
         self._rates = np.array(file.rates, np.float32)
         self.things = np.array([column for column, concept in enumerate(file.concepts) if concept.sentence], np.int64)
         """Numbers of the concepts that are things or kinds of things."""
@@ -266,11 +266,11 @@ class Concepts:
         return mentioned
 
     def evidence_of_each(self, probabilities: Vector) -> Vector:
-        """Compute how much each concept speaks for a sentence that names it, (C,), without the weights of the rules."""
+        """Compute the evidence of each concept for a sentence that names it, (C,), before `Calibration.weight`."""
         log_probs = np.log(np.maximum(probabilities, LEAST))
         ratios = np.clip(log_probs - np.log(np.maximum(self._rates, LEAST)), -2.0, 1.5)
-        values: Vector = ratios * self.rules.word_weight
-        values[self.things] = log_probs[self.things] + self.rules.margin
+        values: Vector = ratios * self.calibration.word_weight
+        values[self.things] = log_probs[self.things] + self.calibration.margin
         return values
 
     def evidence(self, mentions: Sequence[tuple[int, ...]], values: Vector) -> float:
@@ -286,8 +286,8 @@ class Concepts:
         kinds = {self._kinds.get(column) for columns in counts for column in columns}
         repeats = sum(count - 1 for columns, count in counts.items() if self.file.concepts[columns[0]].sentence)
         repeats += sum(not kinds.isdisjoint(columns) for columns in counts)
-        total = sum(values[list(columns)].max() for columns in counts) - self.rules.margin * repeats
-        return self.rules.weight * float(total)
+        total = sum(values[list(columns)].max() for columns in counts) - self.calibration.margin * repeats
+        return self.calibration.weight * float(total)
 
     def columns_of(self, words: Sequence[str]) -> WordColumns:
         """Return the concepts that each of V words may mean."""
@@ -301,7 +301,7 @@ class Concepts:
         values: Vector = np.full(size, -np.inf, np.float32)
         np.maximum.at(values, rows, self.evidence_of_each(probabilities)[columns])
         values[np.isneginf(values)] = 0
-        return self.rules.search_weight * values
+        return self.calibration.search_weight * values
 
     def log_probs(self, text: str, vectors: Vector) -> Vector:
         """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
@@ -325,11 +325,11 @@ class Concepts:
         """
         concepts = self.file.concepts
         column = max(self.things.tolist(), key=lambda thing: probabilities[thing])
-        if probabilities[column] < self.rules.plain_probability or not self.is_photograph(probabilities):
+        if probabilities[column] < self.calibration.plain_probability or not self.is_photograph(probabilities):
             return []
         of_kind = [thing for thing in self.things.tolist() if concepts[thing].kind == concepts[column].name]
         probable = max(of_kind, key=lambda thing: probabilities[thing], default=column)
-        if probabilities[probable] >= self.rules.plain_probability:  # cat rather than animal
+        if probabilities[probable] >= self.calibration.plain_probability:  # cat rather than animal
             column = probable
         return [
             (concepts[thing].sentence, float(probabilities[thing]))
@@ -345,7 +345,7 @@ class Concepts:
         things = [thing for thing in self.things.tolist() if thing not in kinds]
         column = max(things, key=lambda thing: probabilities[thing])
         probability = float(probabilities[column] * probabilities[self.file.photograph])
-        if column in mentioned or probability <= max(self.rules.overlooked, confidence):
+        if column in mentioned or probability <= max(self.calibration.overlooked, confidence):
             return []
         return [(self.file.concepts[column].sentence, probability)]
 

@@ -31,7 +31,7 @@ from limner.generation.sentences import (
     MissingImage,
     all_translations,
     images_of_sentences,
-    missing_image,
+    missing_image_message,
     require_source_length,
     warn_of_unknown_words,
 )
@@ -55,7 +55,7 @@ from limner.runtime.manifest import (
 from limner.text.tokenizer import Tokenizer
 
 BATCH_SIZE = 8
-"""Sentences that are translated together."""
+"""Number of sentences that are translated together."""
 
 ImageFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
@@ -67,7 +67,7 @@ class GraphBackbone:
     modality = IMAGE
 
     def __init__(self, graph: Future[Graph], preprocessing: Preprocessing, specs: Sequence[FeatureSpec] = ()) -> None:
-        """Take the graph, which is waited for when the first image has been read, and the preprocessing of images."""
+        """Create the backbone from its preprocessing and its graph, which may still be loading."""
         self._graph, self._preprocessing, self.specs = graph, preprocessing, tuple(specs)
 
     def read(self, source: ImageInput) -> Pixels:
@@ -75,9 +75,9 @@ class GraphBackbone:
         return read_image(source, self._preprocessing)
 
     def __call__(self, inputs: Pixels) -> dict[FeatureKind, FeatureArray]:
-        """Compute the features of results of `read`, (B, ...), as they are stored; RunError if one is not finite.
+        """Compute the features of results of `read`, (B, ...), as they are stored; RunError for NaN or infinity.
 
-        The graph takes one image at a time (`Graph.each`): a batch takes as long for each, and the memory of all.
+        The graph takes one image at a time (`Graph.each`): a larger batch is not faster, and takes more memory.
         """
         images = self._graph.result().each([{PIXELS: inputs[row : row + 1]} for row in range(len(inputs))])
         features: dict[FeatureKind, FeatureArray] = {}
@@ -90,14 +90,14 @@ class GraphBackbone:
 
 
 class ExportedModel:
-    """The parts that captioners and translators share: a `Generator` of `limner.generation`."""
+    """Common parts of exported captioners and translators: a `Generator` of `limner.generation`."""
 
     def __init__(self, folder: Path, exported: Exported) -> None:
         """Start the sessions of the graphs.
 
         Args:
             folder: exported model.
-            exported: its contents.
+            exported: contents of the folder.
 
         Raises:
             RunError: a graph or a tokenizer cannot be loaded.
@@ -107,7 +107,7 @@ class ExportedModel:
         self.uses_image = self.manifest.uses_image
         """Whether sentences depend on the image."""
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
-        graphs = _start(folder, exported, names)
+        graphs = _start_graphs(folder, exported, names)
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         preprocessing = self.manifest.preprocessing
         self.backbone = None if preprocessing is None else GraphBackbone(graphs[BACKBONE], preprocessing)
@@ -122,14 +122,14 @@ class ExportedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters without the backbone; of graphs with weights, their size in numbers of 4 bytes."""
+        """Number of parameters without the backbone; for graphs with weights, their size in bytes / 4."""
         if self.manifest.weights:
             weights = safetensors.numpy.load_file(self._folder / self.manifest.weights)
             return sum(values.size for values in weights.values())
         return sum((self._folder / name).stat().st_size for name in (ENCODER, STEP)) // 4
 
     def model(self, settings: DecodingSettings) -> GraphModel:
-        """Return the graphs as the search sees them.
+        """Return the graphs as a step model.
 
         Raises:
             SettingsError: the settings need torch.
@@ -199,7 +199,7 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
 
 
 class BaseTranslator(ABC):
-    """A generator of translations that is not a run; translations have no rules."""
+    """A translator that is not a run; translations have no rules."""
 
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
@@ -269,7 +269,7 @@ class BaseTranslator(ABC):
         pairs = enumerate(zip(images, sentences, strict=True))
         without = [row for row, (image, text) in pairs if image is None and text.strip()]
         if without and missing == "refuse":
-            raise SettingsError(missing_image(without[0]))
+            raise SettingsError(missing_image_message(without[0]))
         return images
 
 
@@ -282,7 +282,7 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
         self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
 
 
-def _start(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:
+def _start_graphs(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:
     """Start the sessions of graphs; graphs of packaged models, without weights, are too small for several threads."""
     manifest = exported.manifest
     readers: dict[str, Callable[[], dict[str, NDArray[Any]]]] = {}
@@ -309,11 +309,11 @@ def _start(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, 
 
 
 def load_backbone_graph(folder: Path, specs: Sequence[FeatureSpec]) -> GraphBackbone | None:
-    """Load the backbone of an exported model for features of `specs`; None if it has none, errors as `load`."""
+    """Load the backbone of an exported model for features of `specs`, or None without one; errors as `load`."""
     exported = read_exported(folder)
     if exported.manifest.preprocessing is None:
         return None
-    graphs = _start(folder, exported, [BACKBONE])
+    graphs = _start_graphs(folder, exported, [BACKBONE])
     return GraphBackbone(graphs[BACKBONE], exported.manifest.preprocessing, specs)
 
 

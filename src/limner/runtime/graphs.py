@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from limner.bounds import Bounds
 from limner.decoding.next_tokens import NumpyNextTokens
-from limner.decoding.trees import map_leaves
+from limner.decoding.trees import map_leaves, select_rows
 from limner.errors import RunError, SettingsError
 from limner.features.spec import in_float32
 from limner.process import available_memory, has_vnni, usable_cores
@@ -59,7 +59,7 @@ class GraphLimits(NamedTuple):
 
 @cache
 def graph_limits() -> GraphLimits:
-    """Read the limits of the environment, once a process; SettingsError if one is not a number in its range."""
+    """Read the limits of the environment, once a process; SettingsError if a limit is not a number in its range."""
     values = []
     for variable, bounds in ((SECONDS_VARIABLE, Bounds(0.1, 10**7, whole=False)), (MEMORY_VARIABLE, Bounds(64, 2**24))):
         try:
@@ -86,7 +86,7 @@ def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[],
 
     Args:
         seconds: time that the function may take.
-        function: what is called.
+        function: function to call.
         cancel: makes the function end early; called after the time, and by Ctrl-C, which waits for the end: an
             interpreter that ends while ONNX Runtime computes aborts.
 
@@ -136,7 +136,7 @@ class Graph:
             name: name of the graph, for errors.
             data: content of the file.
             threads: number of threads; None for the number of cores.
-            weights: tensors that the file only names.
+            weights: weights that the file does not contain, by name.
 
         Raises:
             RunError: the graph cannot be loaded, reads other files, or takes too long.
@@ -169,9 +169,9 @@ class Graph:
                 lambda: setattr(options, "terminate", True),
             )
         except TimeoutError:
-            raise _too_long(self.name, "computed", seconds) from None
+            raise _timeout_error(self.name, "computed", seconds) from None
         except Exception as error:  # the library raises several types
-            raise _failed(self.name, "computed", error) from None
+            raise _graph_error(self.name, "computed", error) from None
         return dict(zip(self.outputs, results, strict=True))
 
     def each(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, NDArray[Any]]]:
@@ -210,9 +210,9 @@ def _start_session(name: str, data: bytes, threads: int, weights: Mapping[str, N
             lambda: options.set_load_cancellation_flag(True),
         )
     except TimeoutError:
-        raise _too_long(name, "loaded", limits.seconds) from None
+        raise _timeout_error(name, "loaded", limits.seconds) from None
     except Exception as error:  # the library raises several types
-        raise _failed(name, "loaded", error) from None
+        raise _graph_error(name, "loaded", error) from None
 
 
 @cache
@@ -226,14 +226,14 @@ def _limit_memory(size: int) -> None:
     onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg({"max_mem": size}))
 
 
-def _too_long(name: str, what: str, seconds: float) -> RunError:
+def _timeout_error(name: str, what: str, seconds: float) -> RunError:
     return RunError(
         f"{name}: the graph is not {what} after {seconds:g} s; {EXPORT_AGAIN}, or raise {SECONDS_VARIABLE} for a slow "
         "machine"
     )
 
 
-def _failed(name: str, what: str, error: Exception) -> RunError:
+def _graph_error(name: str, what: str, error: Exception) -> RunError:
     reason = " ".join(str(error).split())
     if "BFCArena" in reason or isinstance(error, MemoryError):
         size = f"{graph_limits().memory // MEBIBYTE:,} MiB"
@@ -353,10 +353,7 @@ class GraphModel:
         after = {name: results[NEXT + name] for name in self._state}
         return NumpyNextTokens(log_probs.reshape(*tokens.shape, -1)), after
 
-    @staticmethod
-    def select(tree: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
-        """Select rows of a memory or a state."""
-        return map_leaves(lambda leaves: leaves[0][rows], [tree])
+    select = staticmethod(select_rows)
 
     @staticmethod
     def concatenate(trees: Sequence[Any]) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""The file generation.json of an exported model: what its graphs read and return, and how sentences are generated."""
+"""The file generation.json of an exported model: inputs and outputs of its graphs, and decoding settings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from limner.storage.json_text import to_json
 from limner.text.vocab import SPECIAL_TOKENS
 
 MANIFEST = "generation.json"
-"""File that describes an exported model; a folder with this file is one."""
+"""File that describes an exported model; a folder with this file is an exported model."""
 BACKBONE, ENCODER, STEP = "backbone.onnx", "encoder.onnx", "step.onnx"
 """Graphs: from pixels to features, from features to memory and first state, and from one token to the next."""
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 MODEL_WEIGHTS, BACKBONE_WEIGHTS = "model.", "module."
-"""Beginnings of the names of weights in graphs that only name them."""
+"""Prefixes of the names of weights that a graph does not contain."""
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a file of an exported model: the maximum of a protobuf message, in which graphs are stored."""
 FORMAT: Literal[2] = 2
@@ -87,13 +87,13 @@ class Manifest(Settings):
     preprocessing: Preprocessing | None = None
     """Preprocessing of images for the backbone; null without a backbone."""
     backbone: str = ""
-    """Backbone whose weights are in a package of their own; its graph, with 8-bit weights, only names them."""
+    """Backbone whose weights are in a separate package and not in its graph; empty for another backbone."""
     backbone_sha256: str = ""
-    """SHA-256 of the file of these weights."""
+    """SHA-256 of the file with the weights of the backbone."""
     weights: Literal["", "model.safetensors"] = ""
-    """File with the weights of the model, which its graphs then only name."""
+    """File with the weights of the model; empty if its graphs contain them."""
     no_backbone: str = ""
-    """Why there is no backbone, for a model that reads features."""
+    """Reason why a model that reads features has no backbone."""
     memory: tuple[TensorSpec, ...]
     """Tensors that are constant while a sentence is generated."""
     state: tuple[TensorSpec, ...]
@@ -115,7 +115,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def file_checksum(data: bytes) -> str:
-    """Compute the checksum of a file, as `Manifest.files` has it."""
+    """Compute the checksum of a file for `Manifest.files`."""
     return xxhash.xxh3_64_hexdigest(data)
 
 
@@ -188,10 +188,10 @@ def _read_verified(path: Path, expected: str) -> bytes:
 
 
 def _require_consistent(path: Path, manifest: Manifest) -> None:
-    """Check what the types of the fields do not.
+    """Check that the names of the files and the special tokens are as expected.
 
     Raises:
-        RunError: a file is missing from the list or has the name of another place, or the special tokens differ.
+        RunError: the names of the files or the special tokens differ.
     """
     needed = {ENCODER, STEP, TOKENIZER}
     needed |= {SOURCE_TOKENIZER} if manifest.source_lang is not None else set()

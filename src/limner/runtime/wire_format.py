@@ -1,4 +1,4 @@
-"""Check of a graph before ONNX Runtime reads it: it names no file, and no operator that reads one.
+"""Check of a graph before ONNX Runtime reads it: it contains no names of files, and no operator that reads a file.
 
 ONNX Runtime resolves external data against the current folder when a graph is loaded from memory. Therefore each graph
 is examined before: its messages are followed in the wire format of protobuf, without the package `onnx`.
@@ -21,17 +21,17 @@ _MESSAGES = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-"""Messages of ONNX that can contain a tensor or a node: number of the field, and kind of the message in it."""
+"""Messages of ONNX that can contain a tensor or a node: number of each field, and message that the field contains."""
 _DOMAIN = ("node", 7)
 _NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14
-"""Fields of a tensor."""
+"""Numbers of the fields of a tensor."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 STANDARD_DOMAINS = (b"", b"ai.onnx")
-"""Domains of the operators of ONNX, of which none reads a file; operators of contexts and of custom libraries do."""
+"""Domains of operators of ONNX that read no file, unlike operators of contexts and of custom libraries."""
 
 
 def require_self_contained(name: str, data: bytes, weights: Container[str] = ()) -> set[str]:
-    """Check that a graph has all of its data in itself, in nested graphs, functions and attributes as well.
+    """Check that a graph, its nested graphs, functions and attributes included, contains all of its data.
 
     Args:
         name: name of the graph, for errors.
@@ -39,7 +39,7 @@ def require_self_contained(name: str, data: bytes, weights: Container[str] = ())
         weights: names of the tensors that are given beside the file.
 
     Returns:
-        The weights that the graph has no data of.
+        Names of the weights that the graph does not contain.
 
     Raises:
         RunError: a tensor is stored in another file, an operator is not one of ONNX, or the file is damaged.
@@ -49,7 +49,7 @@ def require_self_contained(name: str, data: bytes, weights: Container[str] = ())
         kind, begin, end = pending.pop()
         tensor, external = "", False
         try:
-            for field, value, start in _fields(data, begin, end):
+            for field, value, start in _read_fields(data, begin, end):
                 if kind == "tensor":
                     tensor = data[start : start + value].decode() if field == _NAME and start >= 0 else tensor
                     external |= field == _EXTERNAL_DATA or (field == _DATA_LOCATION and value > 0)
@@ -72,7 +72,7 @@ def require_self_contained(name: str, data: bytes, weights: Container[str] = ())
     return named
 
 
-def _fields(data: bytes, position: int, end: int) -> list[tuple[int, int, int]]:
+def _read_fields(data: bytes, position: int, end: int) -> list[tuple[int, int, int]]:
     """Return the number of each field, and its value or its size and begin; the begin is -1 for a number.
 
     Raises:

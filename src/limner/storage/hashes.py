@@ -25,7 +25,7 @@ CHECKSUM = "checksum"
 BLOCK = 1 << 22
 """Bytes of a block."""
 SAMPLE = 16
-"""Number of blocks of a file that a sample reads: a file of up to 64 MiB as a whole."""
+"""Number of blocks in a sample of a file; a file of up to 64 MiB is read as a whole."""
 _DIGITS = 16
 _FIRST_INFINITE = 0x7C00  # of the positive float16 values as integers; NaNs follow
 _FIRST_NEGATIVE_INFINITE = 0xFC00
@@ -65,7 +65,7 @@ class FileBlocks(Settings):
     """Checksums of the blocks, one after the other, of 16 hexadecimal digits each."""
 
     @classmethod
-    def of(cls, path: Path) -> FileBlocks:
+    def read(cls, path: Path) -> FileBlocks:
         """Read a file; OSError if it cannot be read."""
         size, checksums = 0, []
         with open_file(path) as stream:
@@ -75,7 +75,7 @@ class FileBlocks(Settings):
         return cls(size=size, checksums="".join(checksums))
 
     def holds(self, path: Path, every: bool) -> bool:
-        """Whether all blocks of a file, or a `SAMPLE` of them, are what they were; OSError if it cannot be read."""
+        """Whether all blocks of a file, or a `SAMPLE` of its blocks, are unchanged; OSError if it cannot be read."""
         with open_file(path) as stream:
             if stream.seek(0, 2) != self.size or len(self.checksums) != _DIGITS * -(-self.size // BLOCK):
                 return False
@@ -163,7 +163,7 @@ class RowsById:
         return self.find_hashes(hashes(ids))
 
     def find_hashes(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """Row of each id whose hash is given, (N,); -1 for an id without a row."""
+        """Row of each id, given by its hash, (N,); -1 for an id without a row."""
         if not len(self):
             return np.full(len(keys), -1)
         last = np.searchsorted(self._hashes, keys, side="right") - 1

@@ -1,4 +1,4 @@
-"""Values as JSON text, and texts as lines of a terminal or a table: what would control a terminal is escaped."""
+"""Values as JSON text, and texts as lines of a terminal or a table: control characters are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening and reading of Lance tables whose files may be damaged, and of the records of what indexes were made with."""
+"""Opening and reading of Lance tables whose files may be damaged, and of the records of indexes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Record = TypeVar("Record", bound=Settings)
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of Lance and Arrow for tables that cannot be written."""
-_INTERNAL = re.compile(r"(External error: )?LanceError\(\w+\): (Generic \w+ error: )?|, [^ ,]+\.rs:\d+:\d+")
+_LANCE_DETAILS = re.compile(r"(External error: )?LanceError\(\w+\): (Generic \w+ error: )?|, [^ ,]+\.rs:\d+:\d+")
 _HINT = "_versions/latest_version_hint.json"
 
 
 @contextmanager
 def damage_raised_as(error_of: Callable[[str], LimnerError], path: Path | None = None) -> Iterator[None]:
-    """Convert what Lance and Arrow raise for damaged files, panics of Lance included, to the result of `error_of`.
+    """Convert the exceptions of Lance and Arrow for damaged files, panics included, to the result of `error_of`.
 
-    A store of the tables at `path` that cannot be reached is no damage.
+    An object store at `path` that cannot be reached is no damage.
     """
     try:
         yield
@@ -60,10 +60,10 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
 def state_of(path: Path) -> str:
     """Return a text that changes with every commit to a table, and when it is written anew."""
     files = path.glob("_versions/*")
-    return " ".join(sorted(file.name if is_remote(path) else f"{file.name} {_time(file)}" for file in files))
+    return " ".join(sorted(file.name if is_remote(path) else f"{file.name} {_write_time(file)}" for file in files))
 
 
-def _time(file: Path) -> int:
+def _write_time(file: Path) -> int:
     try:
         return file.stat().st_mtime_ns
     except OSError:  # a version that is removed at this moment
@@ -82,7 +82,7 @@ def remove_unfinished(path: Path) -> None:
 
 
 def _newest_version(path: Path) -> int:
-    """Return the number of the newest version by the hint that Lance writes beside the versions; 0 without one."""
+    """Return the number of the newest version by the hint that Lance writes beside the versions; 0 without a hint."""
     try:
         return int(read_json_file(path / _HINT)["version"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -90,8 +90,8 @@ def _newest_version(path: Path) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the reason of an error, without the kinds of errors and the places in the source of Lance."""
-    return _INTERNAL.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__
+    """Return the first line of an error of Lance, without error types and places in its source."""
+    return _LANCE_DETAILS.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__
 
 
 def load_record(kind: type[Record], file: Path, version: int, error_type: type[LimnerError], remedy: str) -> Record:

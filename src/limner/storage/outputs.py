@@ -1,4 +1,4 @@
-"""Files that the user names for results: what may be replaced, and whether the place is writable.
+"""Output files that the user names: checks before the work, and writing.
 
 A command claims its outputs before its work and saves them after it. A file that exists is not replaced, and nothing is
 written inside a run or a collection; `--force` lifts both rules.
@@ -19,21 +19,20 @@ from limner.errors import LimnerError, SettingsError, WriteError, system_reason
 from limner.files import kind_of_file
 
 _RUN_RECORD = "recipe.json"
-"""First file of a run."""
+"""File that a run directory has from its beginning."""
 _MODEL_CONFIG, _MODEL_FILES = "config.json", ("model.safetensors", "log.jsonl")
-"""Configuration of a model; together with one of the other files it tells that a folder is a run, or a pre-trained
-network."""
+"""Configuration of a model, and files of which one beside it marks a folder as a run, or a pre-trained network."""
 _COLLECTION_FILE = "items.lance"
 _PROBE = bytes(4096)
 
 
 class SavedOutput(NamedTuple):
-    """Where results were saved."""
+    """A file of results, and whether it was saved."""
 
     path: Path
     """File of the results."""
     error: WriteError | None = None
-    """Why they were not saved."""
+    """Error of writing the file; None if it was saved."""
 
     def require(self) -> None:
         """Raise the error of the file, if there is one; call it after the results are printed."""
@@ -80,8 +79,9 @@ def claim_folder(
         path: folder that the user names.
         option: name of the option, for the errors.
         force: replace files, and write to runs and collections; None for a command that never does.
-        suffixes: suffixes of the files that will be written to it under names that are not known yet.
-        records: names of files that will be written to it, each with the name of what Limner writes before.
+        suffixes: suffixes of the files that will be written to the folder, under names that are not known yet.
+        records: names of files that will be written to the folder, each with the name of a file that Limner writes
+            before.
 
     Raises:
         SettingsError: the folder must not be written to, or cannot be.
@@ -106,7 +106,7 @@ def claim_folder(
 
 
 def require_writable(folder: Path, what: str) -> None:
-    """Check that files can be written to a folder, or to the nearest one above it that exists; or SettingsError."""
+    """Check that files can be written to a folder, or to its nearest existing parent; SettingsError if not."""
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
@@ -186,7 +186,7 @@ class OutputStream:
 
 
 def _kind(path: Path, what: str) -> str | None:
-    """Return the kind of a file; None if there is none."""
+    """Return the kind of a file; None if nothing is there."""
     try:
         return kind_of_file(path.stat().st_mode)
     except FileNotFoundError:
@@ -206,7 +206,7 @@ def is_run(folder: Path) -> bool:
 
 
 def require_outside(path: Path, what: str, *, can_force: bool = True, runs_only: bool = False) -> None:
-    """Raise SettingsError if a path is inside a run directory or, unless `runs_only`, a collection, or is one."""
+    """Raise SettingsError if a path is, or is in, a run directory or, unless `runs_only`, a collection."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
         is_collection = not runs_only and (folder / _COLLECTION_FILE).exists()
@@ -249,5 +249,5 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
 
 
 def name_or_default(name: str | None, default: str, what: str) -> str:
-    """Return a name that can be a file name, or a default for None; SettingsError for a name that cannot be one."""
+    """Check a name with `require_name`, and return it, or the default for None; SettingsError if it is no file name."""
     return default if name is None else require_name(name, what)

@@ -48,7 +48,7 @@ def place(path: Path | str) -> Path:
 
 
 def is_collection(path: Path | str) -> bool:
-    """Whether a folder is a collection; whether a URI is one is found when it is opened."""
+    """Whether a folder is a collection; true for every URI, which is checked when it is opened."""
     location = place(path)
     return is_remote(location) or (location / "items.lance").is_dir()
 
@@ -59,7 +59,7 @@ def is_remote(path: Path | str) -> bool:
 
 
 def storage_options(path: Path | str) -> dict[str, str] | None:
-    """Options of Lance for a place; None for a folder. Requests end in time, so that a lost store is an error."""
+    """Options of Lance for a place; None for a folder. Requests have a timeout, so that a lost store is an error."""
     if not is_remote(path):
         return None
     endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
@@ -81,7 +81,7 @@ def unreachable(path: Path, error: BaseException) -> CollectionError | None:
 
 
 def store_errors(path: Path, error_types: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
-    """Exceptions of the client of a store, where the path is in one, besides others."""
+    """Return `error_types`, with the exceptions of the client of the store for a path in an object store."""
     if not is_remote(path):
         return error_types
     from botocore.exceptions import BotoCoreError
@@ -90,5 +90,5 @@ def store_errors(path: Path, error_types: tuple[type[Exception], ...]) -> tuple[
 
 
 def this_writer() -> str:
-    """Name of this process, for the error of another that writes to the same store."""
+    """Name of this process, for the error message of another process that writes to the same store."""
     return f"process {os.getpid()} on {socket.gethostname()}"

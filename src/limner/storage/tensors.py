@@ -1,7 +1,7 @@
 """Tensors in safetensors files with a checksum in their header, verified when a file is read.
 
 The header has one entry `limner`, a JSON object with the checksum of names, types, shapes, values and facts; a single
-entry because safetensors writes several in random order. The values of files of other programs, which have none, are
+entry because safetensors writes several in random order. Files of other programs have no checksum; their values are
 only required to be finite.
 """
 
@@ -32,7 +32,7 @@ class TensorFile(NamedTuple):
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    """What was written with the tensors."""
+    """Metadata written with the tensors."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
@@ -73,7 +73,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 def require_finite(
     tensors: Mapping[str, Tensor], where: str, error_type: type[LimnerError] = RunError, remedy: str = RESTORE
 ) -> None:
-    """Check that tensors contain neither NaN nor infinity; the error names the first that does."""
+    """Check that tensors contain neither NaN nor infinity; the error names the first tensor that does."""
     for name, values in tensors.items():
         if not values.is_floating_point() or not values.numel():
             continue

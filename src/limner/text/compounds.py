@@ -39,7 +39,7 @@ class CompoundSettings(Settings):
     min_size: Length = 4
     """Minimum number of letters of a part, without linking letters."""
     min_count: Count = 5
-    """Minimum frequency of a part as a word of its own in the training sentences."""
+    """Minimum frequency of a part as a separate word in the training sentences."""
     max_count: Count = 5
     """Frequency from which on a word is not split."""
     fillers: tuple[str, ...] = Field(default=("", "s", "es"))

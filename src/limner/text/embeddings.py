@@ -28,7 +28,7 @@ from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 _HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12})\s*")
 MAX_DIM = 65_536
-"""Maximum number of dimensions of a vector: a word of a binary file is read as a whole."""
+"""Maximum number of dimensions of a vector; a vector of a binary file is read as a whole."""
 _BINARY_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _GZIP = b"\x1f\x8b"
 _BUFFER_SIZE = 1 << 20  # bytes

@@ -1,8 +1,7 @@
 """Labels as sentences of label tokens, so that a model of labels is trained, decoded and scored like any other.
 
 A recipe names them as its target language: `label` (one token for an item), `frame_labels` (one token for each step of
-its input) or `track` (one token for each frame: one of the cells of a grid over the frame that are nearest to
-the object's centre).
+its input) or `track` (one token for each frame: a cell of a grid over the frame, near the object's centre).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LABEL, FRAME_LABELS, TRACK = "label", "frame_labels", "track"
 LABEL_LANGUAGES = (LABEL, FRAME_LABELS, TRACK)
 """Names in place of a language code (`data.lang`) for targets that are labels."""
 VISIBLE, HIDDEN = "visible", "hidden"
-"""Frame labels of tracked objects, which say where an obstacle hides the object."""
+"""Frame labels of tracked objects: the object is visible, or hidden by an obstacle."""
 CELLS = 12
 """Number of columns and of rows of the grid of positions."""
 Point = tuple[float, float]

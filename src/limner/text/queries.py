@@ -1,4 +1,4 @@
-"""Names of languages, and words of queries: function words, which say nothing of an image, and unknown ones."""
+"""Names of languages, and checks of the words of queries: function words and unknown words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def language_name(lang: str) -> str:
 
 
 def guess_language(texts: Iterable[str], lang: str) -> str:
-    """Return the language of texts by their function words: `lang`, or another one that has more than twice as many."""
+    """Return the language of texts by their function words: `lang`, or a language with more than twice as many."""
     counts = Counter(word for text in texts for word in scripts.split(text.lower()))
     hits = {name: sum(counts[word] for word in words.split()) for name, words in FUNCTION_WORDS.items()}
     best = max(hits, key=hits.__getitem__)
@@ -34,7 +34,7 @@ def guess_language(texts: Iterable[str], lang: str) -> str:
 
 
 def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], lang: str) -> None:
-    """Check that a query has another word than function words and unknown ones.
+    """Check that a query has a known content word.
 
     Args:
         tokenizer: tokenizer of the model.

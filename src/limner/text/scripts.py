@@ -97,7 +97,7 @@ def split_unspaced(word: str) -> list[str]:
 
 
 def are_characters(tokens: Iterable[str]) -> bool:
-    """Whether there are tokens of scripts without spaces, and each of them is one character."""
+    """Whether there are tokens of scripts without spaces, and each is a single character."""
     unspaced = [token for token in set(tokens) if not token.isascii() and _UNSPACED.search(token)]
     return bool(unspaced) and all(len(split_unspaced(token)) == 1 for token in unspaced)
 
@@ -170,7 +170,7 @@ def join(tokens: Sequence[str]) -> str:
 
 
 def _is_wide(character: str) -> bool:
-    """Whether there are no spaces beside a character."""
+    """Whether a character has no spaces beside it."""
     return is_unspaced(character) or _WIDE_PUNCTUATION.match(character) is not None
 
 

@@ -57,7 +57,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, sentences: Iterable[str], settings: TextSettings) -> Self:
-        """Build a vocabulary, whatever the order of the sentences, which are read several times."""
+        """Build a vocabulary from sentences in any order, which are read several times."""
         if isinstance(sentences, Iterator):
             sentences = list(sentences)
         settings = settings.resolve(sentences)
@@ -115,7 +115,7 @@ class Tokenizer:
         return [token_id for unit in units for token_id in self.encode_word(unit)]
 
     def phrases(self, text: str) -> list[list[int]]:
-        """Return the token ids of a phrase, each way in which a sentence may have it."""
+        """Return the token ids of a phrase, in each way in which a sentence may contain it."""
         return [self.encode(text)]
 
     def encode_word(self, word: str) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class Tokenizer:
         return token_ids
 
     def pieces(self, text: str) -> list[str]:
-        """Return the text of each token that `encode` gives, of unknown ones as well, the first of a word marked."""
+        """Return the texts of the tokens of a sentence, unknown tokens included; starts of words are marked."""
         pieces: list[str] = []
         for unit in _units(self.words(text), self.settings):
             for part in self.splitter.split(unit) if self.splitter else (unit,):
@@ -150,7 +150,7 @@ class Tokenizer:
         return tuple(match.group() if match else piece for match, piece in zip(typed, unknown, strict=True))
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that are encoded as <unk>, or of which a part is, each once."""
+        """Return the words of a text that are encoded as <unk>, as a whole or in part, each once."""
         unk = SPECIAL_TOKENS.unk
         if unk not in self.encode(text):
             return []
@@ -215,7 +215,7 @@ class Tokenizer:
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of subwords that byte-pair encoding merges, in the order in which they were learned; none of words."""
+        """Pairs of subwords that byte-pair encoding merges, in the order of learning; empty for a word vocabulary."""
         return [(left, right) for left, right in json.loads(self._inner.to_str())["model"].get("merges", ())]
 
     def save(self, path: Path) -> None:
@@ -261,12 +261,12 @@ class Tokenizer:
 
 
 def _units(words: Sequence[str], settings: TextSettings) -> Sequence[str]:
-    """Return what is mapped to vocabulary entries: words; for subwords, characters without spaces joined again."""
+    """Return the units that have vocabulary entries: words, where for subwords characters without spaces are joined."""
     return scripts.join_unspaced(words) if settings.level == "bpe" and settings.tokenise == "unicode" else words
 
 
 def _mark(unit: str, settings: TextSettings) -> str:
-    """Mark the beginning of a word in a subword vocabulary; text of scripts without spaces has no such beginning."""
+    """Mark the beginning of a word in a subword vocabulary; text of scripts without spaces has no mark."""
     if settings.level == "word" or (settings.tokenise == "unicode" and scripts.is_unspaced(unit)):
         return unit
     return WORD_START + unit

@@ -54,7 +54,7 @@ class CommandGroup(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (typer does not export its context)
-        """Move `--verbose` to the front, where it is an option of the program."""
+        """Move `--verbose` before the command, where it is an option of the program."""
         end = args.index("--") if "--" in args else len(args)
         if VERBOSE in args[:end]:
             args = [VERBOSE, *(argument for argument in args[:end] if argument != VERBOSE), *args[end:]]
@@ -98,16 +98,16 @@ def build_commands() -> dict[str, TyperCommand]:
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-"""Base class of the errors of typer in the command line, which typer does not export."""
+"""Base class of typer's errors in the command line, which typer does not export."""
 INTERRUPTED = 130  # exit status after Ctrl-C
 WRONG_USAGE = 2  # exit status after an error in the command line, such as an unknown option
 REPEATING_COMMANDS = ("demo", "describe", "evaluate", "features", "index", "reproduce", "train", "translate")
-"""Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
+"""Commands that keep freed memory, because their steps allocate the same tensors again."""
 
 GENERATING_COMMANDS = ("describe", "index", "translate")
 """Commands that need no torch with built-in and exported models."""
 READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "search", "serve", "show")
-"""Commands that answer and leave no work half done, of which an interruption needs no remedy."""
+"""Commands that only read, so that an interruption needs no remedy."""
 
 
 def main() -> None:
@@ -178,7 +178,7 @@ def name_options(message: str) -> str:
 
 
 def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export its errors)
-    """Return the message of an error in the command line, with the most similar option for an unknown one."""
+    """Return the message of an error in the command line; for an unknown option with the most similar option."""
     possibilities = getattr(error, "possibilities", None)
     if possibilities is None:
         return str(error.format_message()).replace(": Value error, ", ": ")

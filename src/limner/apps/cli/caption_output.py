@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
 
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
-"""Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
-`json` one list, which is complete at the end only."""
+"""Format of captions: `text` has lines of file and caption, `tsv` and `csv` a table, `jsonl` an object per input, and
+`json` a list, which is complete only at the end."""
 SUFFIXES: dict[str, CaptionFormat] = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 LANGUAGE_SAMPLE = 100
-"""Number of captions by which the language of the captions that are kept is guessed."""
+"""Number of kept captions from which their language is guessed."""
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 
 Captions: TypeAlias = "list[Sentence] | str | LimnerError"
-"""Captions of an input, the text of a caption that is kept, or the error that the input cannot be read."""
+"""Captions of an input, the text of an existing caption, or the error of an unreadable input."""
 WriteCaptions = Callable[[Path, Captions], None]
 """Called with each input and its captions."""
 
@@ -61,11 +61,11 @@ def choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | No
 def caption_output(
     output: Path | None, kind: CaptionFormat, columns: Sequence[str] = (), *, ranked: bool = False
 ) -> Iterator[WriteCaptions]:
-    """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
+    """Yield a function that writes the captions of an input immediately.
 
-    `columns` are what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
-    'model' for generated captions and 'file' for captions that are kept. The captions are printed if the file cannot be
-    written. `ranked` says whether text has log-probabilities, also of an input with one caption.
+    `columns` are written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin': 'model'
+    for generated captions and 'file' for existing captions. The captions are printed if the file cannot be written.
+    `ranked` says whether text has log-probabilities, also of an input with one caption.
     """
     with nullcontext() if output is None else OutputStream(output) as stream:
         emit: Callable[[str], object] = partial(print, end="", flush=True) if stream is None else stream.write
@@ -113,9 +113,9 @@ def _record(file: Path, result: Captions, columns: Sequence[str]) -> dict[str, A
 def _lines(
     file: Path, result: list[Sentence] | str, kind: CaptionFormat, columns: Sequence[str], ranked: bool
 ) -> Iterator[str]:
-    """Yield the lines of an input; the log-probability is part of the text where captions are ranked.
+    """Yield the lines of an input; where captions are ranked, text has the log-probability.
 
-    In place of a caption that is withheld, text says so, and tables have an empty one.
+    A withheld caption is `NOT_SURE` in text, and empty in tables.
     """
     from limner.decoding.sentence import NOT_SURE, format_tags
 
@@ -149,14 +149,14 @@ def _row(values: Sequence[object], kind: CaptionFormat) -> str:
 
 WriteKind = Literal["csv", "jsonl", "txt", "xmp"]
 TABLES: dict[str | None, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jsonl"}
-"""Kinds of which one file in a folder lists all captions."""
+"""Kinds of caption files that list all captions of a folder."""
 
 
 class CaptionTable:
     """The table of the captions in a folder, which grows by the rows of each image as soon as it is described."""
 
     def __init__(self, path: Path, kind: Literal["csv", "jsonl"], force: bool) -> None:
-        """Read the rows that are there; SettingsError for a file that `describe` did not write, unless `force`."""
+        """Read an existing table; SettingsError for a file that `describe` did not write, unless `force`."""
         self.path, self._kind = path, kind
         self.columns: list[str] = []
         self.rows: dict[str, list[Any]] = {}
@@ -171,7 +171,7 @@ class CaptionTable:
         require_writable(path.parent, f"--write {kind} {path}")
 
     def _parse(self, text: str) -> Iterator[tuple[str, Any]]:
-        """Yield the image and the row of each caption, without images that have none."""
+        """Yield the image and the row of each caption; images without a caption are left out."""
         if self._kind == "jsonl":
             for record in map(parse_json, text.split("\n")[:-1]):
                 if "error" not in record and record["captions"][0]["text"]:
@@ -194,7 +194,7 @@ class CaptionTable:
         return str(row["captions"][0]["text"] if self._kind == "jsonl" else row[COLUMNS.index("caption")])
 
     def begin(self, columns: Sequence[str]) -> None:
-        """Write the table with the rows that are kept, and with empty cells in columns that it did not have."""
+        """Write the table with the kept rows, and with empty cells in its new columns."""
         added = [column for column in columns if column not in self.columns]
         self.columns += added
         rows = [row for rows in self.rows.values() for row in rows]
@@ -214,7 +214,7 @@ class CaptionTable:
 
 
 class StoredCaptions:
-    """Where captions are stored, which images need one, and what has become of them."""
+    """Captions stored with the images: selection of the images without a caption, storing, and a summary."""
 
     def __init__(self, kind: WriteKind | None, embed: bool, replace: bool, force: bool = False) -> None:
         """Take the options of `limner describe`."""
@@ -228,7 +228,7 @@ class StoredCaptions:
         self._kept_texts: list[str] = []
 
     def select(self, files: Sequence[Path], named: Sequence[Path] = ()) -> list[Path]:
-        """Return the files that need a caption; nothing is computed for those that have one.
+        """Return the files without a stored caption.
 
         `named` are the files and folders that the user named; a table is in the folder named, else in the folder of its
         files. SettingsError if two files have the same text file, or a table cannot be read or written.
@@ -254,14 +254,14 @@ class StoredCaptions:
         self._append_rows()
 
     def begin_tables(self, columns: Sequence[str] = ()) -> None:
-        """Write what is known before the first image is described; for the columns see `caption_output`."""
+        """Write the tables with the kept rows; for the columns see `caption_output`."""
         for table in self._tables.values():
             table.begin((*columns, *(["origin"] if self._embed else [])))
         self._waiting = [*reversed(self._table_of)]
         self._append_rows()
 
     def _append_rows(self) -> None:
-        """Add rows to the tables, in the order of the files, up to the first one that is not described."""
+        """Add rows to the tables, in the order of the files, up to the first file that is not described."""
         while self._waiting and self._waiting[-1] in self._results:
             file = self._waiting.pop()
             self._table_of[file].append(file, self._results.pop(file))
@@ -300,7 +300,7 @@ class StoredCaptions:
         return not is_kept
 
     def _stored_text(self, file: Path) -> str:
-        """Return the caption that an image has already, empty for none; LimnerError if none can be stored.
+        """Return the stored caption of an image, or an empty text; LimnerError if no caption can be stored.
 
         A caption of a person in the file would be hidden by a new sidecar.
         """
@@ -332,7 +332,7 @@ class StoredCaptions:
             self.kept += not is_written
 
     def _require_files_beside(self, files: Sequence[Path]) -> None:
-        """Refuse two images with one text file, also where names that differ in case are equal."""
+        """Refuse two images with the same text file, also on file systems that ignore case."""
         images: dict[tuple[Path, str], Path] = {}
         for file in filter(Path.exists, files if self._kind == "txt" else ()):
             path = _text_file(file)

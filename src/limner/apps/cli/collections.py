@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from limner.apps.cli.app import DATA
 from limner.apps.cli.features import features_command, train_command
-from limner.apps.cli.options import claim_image, command, given, refuse
+from limner.apps.cli.options import claim_image, command, refuse, without_none
 from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_table, progress_bar
 from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
 from limner.errors import SettingsError, counted, did_you_mean
@@ -116,7 +116,7 @@ def generate(
             raise SettingsError(f"{option} is an option of {owner}, not of {kind}")
     import limner
 
-    values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
+    values = without_none(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
     settings = getattr(limner, KINDS[kind]).parse(values, kind)
     with progress_bar(f"generating {kind}") as bar:
         generated = limner.generate_collection(collection, settings, bar)
@@ -128,7 +128,7 @@ def generate(
 
 
 def after_generate(kind: str, generated: Collection) -> str:
-    """Return the command after `limner generate`: features of the files, or a training on texts."""
+    """Return the command to run after `limner generate`: features of the files, or a training on texts."""
     if kind == "reviews":
         return train_command("lecture/reviews", generated.path)
     from limner.media.modality import IMAGE
@@ -141,7 +141,7 @@ def after_generate(kind: str, generated: Collection) -> str:
 
 
 def after_import(collection: Collection) -> str:
-    """Return the command after `limner import`: features of the files, or the list of recipes for texts."""
+    """Return the command to run after `limner import`: features of the files, or the list of recipes for texts."""
     from limner.data.collection import MEDIA_COLUMNS
     from limner.media.modality import IMAGE
 

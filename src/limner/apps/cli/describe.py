@@ -41,7 +41,7 @@ def describe(
     decoding: options.Decoding,
     sample: bool = False,
     sampling: options.Sampling,
-    hub: options.OfHub,
+    hub: options.HubOptions,
     batch_size: BatchSize = 32,
     backbone: str | None = None,
     device: str = "cpu",
@@ -126,11 +126,11 @@ def describe(
         return report_unreadable(stored.errors, total)
     from limner.generation.request import RuleOptions
 
-    rules = RuleOptions(tags, not no_concepts, min_confidence)
-    captioner = _load(runs, rules, graphs and not uses_clips(runs[0], files), backbone, device, hub)
+    rule_options = RuleOptions(tags, not no_concepts, min_confidence)
+    captioner = _load(runs, rule_options, graphs and not uses_clips(runs[0], files), backbone, device, hub)
     if attention is not None:
         captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
-    changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
+    changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rule_options._asdict()}
     columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
     if ray is None:
         results = captioner.describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **changes)
@@ -182,9 +182,14 @@ def uses_clips(run: Path, files: Sequence[Path]) -> bool:
 
 
 def _load(
-    runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str | None, device: str, hub: dict[str, Any]
+    runs: Sequence[Path],
+    rule_options: RuleOptions,
+    graphs: bool,
+    backbone: str | None,
+    device: str,
+    hub: dict[str, Any],
 ) -> BaseCaptioner:
-    """Load a captioner, and check that it has the rules."""
+    """Load a captioner, and check the options of its rules."""
     captioner: BaseCaptioner
     if not graphs:
         from limner.inference.captioner import Captioner
@@ -201,13 +206,13 @@ def _load(
         with activity("loading the model"):
             captioner = load_hub(runs[0], tasks=("describe",), device=device, **hub)
     if captioner.rules.concepts is None:
-        options.refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
-    captioner.rules.check(rules)
+        options.refuse({"no_concepts": not rule_options.concepts}, "this model has no concepts; leave it out")
+    captioner.rules.check(rule_options)
     return captioner
 
 
 def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:
-    """Print the errors of unreadable files after the results of the others, and exit with status 1 if there are any."""
+    """Print the errors of unreadable files after all results, and exit with status 1 if there are errors."""
     for error in errors:
         print_error(error)
     if len(errors) > 1:

@@ -60,7 +60,7 @@ def diagnose(
         require_writable(results_folder(run) / "diagnosis", str(run))
     else:
         claim_file(out_file, "--out", force=force)
-    values = options.given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
+    values = options.without_none(split=split, trials=trials, seed=seed, leave_out=skip_missing)
     if grounding:
         unused = {"mask": mask, "metric": metric, **decoding}
         options.refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
@@ -74,14 +74,14 @@ def diagnose(
 
     require_metrics(name for name in metric or [] if name != "perplexity")
     recipe = Recipe.parse(options.check_runs([run], device, decoding).recipe)
-    values |= options.given(metrics=metric, masks=mask)
+    values |= options.without_none(metrics=metric, masks=mask)
     settings = DiagnosisSettings.parse({**values, "decoding": change_decoding(recipe.decoding, decoding)})
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     (trained,) = options.load_runs([run], device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    _report(diagnosis, run, out_file, _print, as_json)
+    _report(diagnosis, run, out_file, _print_diagnosis, as_json)
 
 
 def _measure_grounding(
@@ -131,7 +131,7 @@ def _print_grounding(result: Grounding) -> None:
     echo(result.verdict)
 
 
-def _print(diagnosis: Diagnosis) -> None:
+def _print_diagnosis(diagnosis: Diagnosis) -> None:
     _print_conditions(f"{counted(diagnosis.sentences, 'sentence')} of '{diagnosis.split}'", diagnosis.image_controls)
     for masking in diagnosis.masking:
         sentences = counted(masking.sentences, "sentence")
@@ -208,7 +208,7 @@ def gradients(
 
     if plot is not None:
         require_plot_suffix(plot)
-    values = options.given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
+    values = options.without_none(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
     settings = GradientSettings.parse(values)
     measured: dict[str, GradientNorms] = {}
     for run in runs:

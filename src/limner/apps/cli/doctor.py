@@ -94,7 +94,7 @@ def examine() -> dict[str, Any]:
             "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
             "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
         },
-        "extras": {name: _extra(name, required) for name in sorted({*extras} - {*DEVELOPMENT_EXTRAS})},
+        "extras": {name: _describe_extra(name, required) for name in sorted({*extras} - {*DEVELOPMENT_EXTRAS})},
         "folders": {
             "limner": str(Path(limner.__file__).parent),
             "backbones (HF_HUB_CACHE)": f"{hub}{'' if hub.is_dir() else ' (not created yet)'}",
@@ -114,16 +114,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
-    """Return what an extra is for, what of it is missing, and the command that installs it."""
+def _describe_extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
+    """Return the purpose of an extra, its missing packages, and the command that installs it."""
     of_extra = (package for package in requirements if _is_needed(package, name) and not _is_needed(package, ""))
-    missing = [lacking for requirement in of_extra for lacking in _missing(requirement)]
+    missing = [lacking for requirement in of_extra for lacking in _missing_requirements(requirement)]
     command = f"pip install 'limner[{name}]'"
     return {"purpose": PURPOSES.get(name, name), "installed": not missing, "missing": missing, "command": command}
 
 
-def _missing(requirement: Requirement) -> Iterator[str]:
-    """Yield what is not satisfied of a requirement and of its extras; `pip check` follows those of its package."""
+def _missing_requirements(requirement: Requirement) -> Iterator[str]:
+    """Yield the packages that are missing or too old, of a requirement and the extras that it names."""
     version = _version(requirement.name)
     if version is None:
         yield requirement.name
@@ -132,7 +132,7 @@ def _missing(requirement: Requirement) -> Iterator[str]:
     elif requirement.extras:
         for inner in map(Requirement, metadata.requires(requirement.name) or ()):
             if _is_needed(inner, *requirement.extras) and not _is_needed(inner, ""):
-                yield from _missing(inner)
+                yield from _missing_requirements(inner)
 
 
 def _devices() -> list[str]:

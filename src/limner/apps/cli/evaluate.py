@@ -42,7 +42,7 @@ def evaluate(
     region_baseline: Literal["frequent", "nearest", "caption"] | None = None,
     region_captioner: Path | None = None,
     skip_missing: bool = False,
-    hub: options.OfHub,
+    hub: options.HubOptions,
     lang: str | None = None,
     source_lang: str | None = None,
     to: str | None = None,
@@ -85,7 +85,7 @@ def evaluate(
     if of_hub is not None and len(runs) > 1:
         raise SettingsError(f"--model {of_hub}: a model of the hub is no part of an ensemble; name it alone")
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
-    languages = options.given(lang=lang, source_lang=source_lang)
+    languages = options.without_none(lang=lang, source_lang=source_lang)
     if region_baseline != "caption":
         options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     if model and of_hub is not None:
@@ -93,10 +93,10 @@ def evaluate(
         of_run |= {"image_control": image_control != "right", "region_baseline": region_baseline}
         options.refuse(of_run, f"needs a run, and {of_hub} is a model of the hub; leave it out")
         changes = [*(changes or []), *(f"decoding.{key}={value}" for key, value in decoding.items())]
-        hub |= options.given(to=to, source=from_, device=device)
+        hub |= options.without_none(to=to, source=from_, device=device)
         evaluation = _evaluate_hub(model, collection, split, metric or [], changes, hub, languages)
-        return _finish(evaluation, model[0], None, print_all or bool(metric), as_json)
-    options.refuse({**hub, **languages, "to": to, "from": from_}, options.OF_HUB.format(runs[0]))
+        return _save_and_print(evaluation, model[0], None, print_all or bool(metric), as_json)
+    options.refuse({**hub, **languages, "to": to, "from": from_}, options.HUB_ONLY.format(runs[0]))
     if not retrieval:
         options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
@@ -113,7 +113,7 @@ def evaluate(
     if models[0].recipe.model.describes_regions or image_control != "right":
         options.refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
     scope = EvaluationOptions(
-        **options.given(marginal_images=marginal, budget=None if memory is None else memory << 20),
+        **options.without_none(marginal_images=marginal, budget=None if memory is None else memory << 20),
         split=split,
         decoding=recipe.decoding,
         measures=recipe.evaluation,
@@ -132,7 +132,7 @@ def evaluate(
     with terminal.progress_bars() as progress, decoded_on as generate:
         callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
         evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
-    _finish(evaluation, runs[0], models[0].recipe, print_all or bool(metric), as_json)
+    _save_and_print(evaluation, runs[0], models[0].recipe, print_all or bool(metric), as_json)
 
 
 def _evaluate_hub(
@@ -173,7 +173,7 @@ def _evaluate_hub(
     return result.model_copy(update={"model": hub_model(models[0]), "command": command_line()})
 
 
-def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:
+def _save_and_print(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:
     """Save and print an evaluation, of a run with its recipe; SettingsError if it has no scores."""
     from limner.runs.records import evaluation_path
 
@@ -201,7 +201,7 @@ def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all:
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
-    """Return the changed recipe of the first run, after a check of the options that need no weights."""
+    """Check the options without reading weights; return the changed recipe of the first run."""
     config = options.check_runs(runs, device, decoding)
     from limner.metrics import REGION_METRICS, require_metrics
     from limner.runs.recipe import Recipe
@@ -257,7 +257,7 @@ def compare(
     from limner.evaluation.compare import compare as compare_systems
     from limner.evaluation.comparison import ComparisonSettings
 
-    values = options.given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
+    values = options.without_none(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
     settings = ComparisonSettings.parse(values, "compare")
     systems = [[Path(run) for run in system.split(",") if run] for system in runs]
     each = [run for system in systems for run in system]
@@ -265,7 +265,7 @@ def compare(
         _evaluate_missing(each, collection, split or "test")
     with terminal.progress_bars() as progress:
         comparison = compare_systems(
-            systems, settings=settings, lang=lang, on_progress=progress, **options.given(split=split)
+            systems, settings=settings, lang=lang, on_progress=progress, **options.without_none(split=split)
         )
     costs = {} if collection is None else _measure(each, collection, split or "test")
     if as_json:
@@ -273,7 +273,7 @@ def compare(
         return terminal.print_json(
             {**comparison.model_dump(mode="json"), "signature": comparison.signature, **measured}
         )
-    for table in (_scores(comparison), _differences(comparison), *([_costs(costs)] if costs else [])):
+    for table in (_score_table(comparison), _difference_table(comparison), *([_costs(costs)] if costs else [])):
         terminal.print_table(table)
         terminal.echo()
     for line in (*comparison.explanation, *(f"{metric.name}: {metric.signature}" for metric in comparison.metrics)):
@@ -321,7 +321,7 @@ def _costs(costs: dict[str, Cost]) -> list[list[str]]:
     return rows
 
 
-def _scores(comparison: Comparison) -> list[list[str]]:
+def _score_table(comparison: Comparison) -> list[list[str]]:
     """Return the table of scores, header first: one row per system, one column per metric."""
     arrows = {metric.name: "↑" if metric.higher_is_better else "↓" for metric in comparison.metrics}
     rows = [[comparison.split, *(f"{name} {arrow}" for name, arrow in arrows.items())]]
@@ -334,7 +334,7 @@ def _scores(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def _differences(comparison: Comparison) -> list[list[str]]:
+def _difference_table(comparison: Comparison) -> list[list[str]]:
     """Return the table of differences, header first: one row per pair of systems and metric."""
     percent, holm = f"{100 * (1 - comparison.settings.level):g} %", ["p (Holm)"] if comparison.pairs > 1 else []
     rows = [["difference", "metric", "value", f"{percent} interval", "p", *holm]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limner.apps.cli.app import MORE, command_line
-from limner.apps.cli.options import command, given, refuse
+from limner.apps.cli.options import command, refuse, without_none
 from limner.apps.cli.terminal import ShowProgress, echo, err, main_scores, print_json, print_scores, progress_bars
 from limner.bounds import Few, PositiveShare, Seed
 from limner.errors import SettingsError
@@ -189,8 +189,8 @@ def reproduce(
     claim_folder(out, "--out", records={"table.md": "rows", "table.json": "rows"})
     published = find_table(table)
     opened = render.open_collection(published, collection)
-    values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
-    values |= given(back_translator=back_translator, corpus=corpus)
+    values = without_none(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init)
+    values |= without_none(back_translator=back_translator, corpus=corpus, budget=budget)
     settings = ReproductionSettings.parse(values)
     with progress_bars() as progress:
         reproduction = reproduce_table(

@@ -84,7 +84,7 @@ def explain_caption(
 
 
 def _note_of_concepts(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
-    """Print that the concepts choose another caption than the best one of the beam, if they do."""
+    """Print a note if the concepts choose another caption than the best of the beam."""
     ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
     if chosen.text != best.text:
         note = "the tree ends with the most probable caption; the concepts of the model choose"
@@ -99,7 +99,7 @@ def claim_plots(folder: Path, force: bool) -> None:
 def load_compared(
     captioner: Captioner, run: Path, compared: Sequence[Path], backbone: str | None, device: str
 ) -> list[Captioner]:
-    """Return a captioner, which is in a run directory, and the captioners that are compared with it.
+    """Return a captioner and the loaded captioners of the runs that are compared with it.
 
     RunError for a model of another vocabulary, SettingsError for one without attention that can be plotted.
     """
@@ -122,7 +122,7 @@ def load_compared(
 def plot_captions(
     captioners: Sequence[Captioner], runs: Sequence[Path], captions: Sequence[tuple[Path, Sentence]], folder: Path
 ) -> None:
-    """Write plots of the attention of captioners in run directories for captions of the first one, and a page."""
+    """Write plots of the attention of captioners for captions of the first captioner, and a page."""
     from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
 
     names = [run.resolve().name for run in runs]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner import bounds
 from limner.apps.cli.app import DATA
-from limner.apps.cli.options import claim_image, command, given, refuse
+from limner.apps.cli.options import claim_image, command, refuse, without_none
 from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
@@ -76,7 +76,7 @@ def features(
 
     opened = Collection.open(collection)
     options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
-    choice = BackboneChoice(backbone, kind, options, given(count=frames, every=every), boxes, regions)
+    choice = BackboneChoice(backbone, kind, options, without_none(count=frames, every=every), boxes, regions)
     done = _extract(opened, choice, {"name": name, "splits": split, "batch_size": batch_size, "strict": strict}, ray)
     specs = [table.spec for table in done.tables]
     if as_json:
@@ -107,7 +107,7 @@ def _extract(collection: Collection, choice: BackboneChoice, options: dict[str, 
 
 
 def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str:
-    """Return the command after `limner features`: a training of a captioner that reads the first table.
+    """Return the command to run after `limner features`: a training of a captioner that reads the first table.
 
     Features of videos and audio files, and collections without a training split, have the list of recipes instead.
     """
@@ -126,7 +126,7 @@ def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str
 
 
 def features_command(collection: Path, backbone: str, modality: Modality | None = None) -> str:
-    """Return the command that computes features with a backbone; of videos, the table that their recipes read."""
+    """Return the command that computes features with a backbone; for videos, the table of the video recipes."""
     frames = ["--frames", "16"] if modality is not None and modality.name == "video" else []
     return shlex.join(["limner", "features", str(collection), "--backbone", backbone, *frames])
 
@@ -190,8 +190,8 @@ def kmeans(
     from limner.data.collection import Collection
     from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
 
-    values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
-    values |= given(activation=activation, alpha=alpha)
+    values = without_none(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
+    values |= without_none(activation=activation, alpha=alpha)
     settings = KMeansSettings.parse(values, "kmeans")
     with progress_bar("learning filters") as bar:
         learned = learn_filters(Collection.open(collection), settings, split=split, on_progress=bar)

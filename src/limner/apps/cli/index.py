@@ -32,7 +32,7 @@ def index(
     *,
     model: options.CaptionerOption = None,
     lang: str | None = None,
-    hub: options.OfHub,
+    hub: options.HubOptions,
     split: str | None = None,
     retriever: Path | None = None,
     index: Path | None = None,
@@ -107,7 +107,7 @@ def index(
 
 
 def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
-    """Print what an update has done, and the files that it could not read."""
+    """Print the result of an update, and its unreadable files."""
     if as_json:
         return print_json({**vars(result), "files": result.files})
     names = ("new", "changed", "moved", "removed", "unchanged")
@@ -123,7 +123,7 @@ def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
 def _index_collection(
     collection: Path, run: Path, retriever: Path | None, values: dict[str, Any], device: str, as_json: bool
 ) -> None:
-    """Build the index of a collection for a model, and print what was done."""
+    """Build the index of a collection for a model, and print the result."""
     options.check_runs([run] if retriever is None else [run, retriever], device)
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever

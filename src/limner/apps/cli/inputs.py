@@ -1,4 +1,4 @@
-"""The inputs of commands: files named on the command line, in folders or on standard input, and files of sentences."""
+"""Inputs of commands: files named on the command line, in folders or on standard input, and files of sentences."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 STANDARD_INPUT = Path("-")
 DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
-"""Where a shell passes the output of a command, as in `<(command)`."""
+"""Beginnings of the paths by which a shell passes the output of a command, as in `<(command)`."""
 
 
 def read_lines(file: Path) -> list[str]:
-    """Read lines of a file or of standard input; only line feeds separate lines, as others occur within sentences."""
+    """Read lines of a file or of standard input, separated by line feeds alone; sentences may have other separators."""
     is_pipe = str(file).startswith(DESCRIPTORS)  # of a shell; other pipes may have no writer, and are refused
     try:
         read = Path.read_bytes if is_pipe else read_bytes

@@ -1,4 +1,4 @@
-"""Options shared by several commands: each is declared once, with one name and one help text."""
+"""Options shared by several commands, each with one name and one help text."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ TranslatorsOption = Annotated[
 Decoding = Annotated[
     dict[str, Any], DecodingSettings, "beam_size", "n_best", "length_penalty", "min_length", "max_length"
 ]
-"""Decoding settings that were given."""
+"""Decoding settings on the command line."""
 Sampling = Annotated[dict[str, Any], SampleSettings, "temperature", "top_k", "top_p", "seed"]
-"""Settings of sampling that were given."""
-OfHub = Annotated[dict[str, Any], HubSettings, "prompt", "keep_preamble", "dtype"]
-"""Settings of models of the hub that were given."""
-OF_HUB = "has an effect only on a model of the hub, which {} is not; leave it out"
+"""Settings of sampling on the command line."""
+HubOptions = Annotated[dict[str, Any], HubSettings, "prompt", "keep_preamble", "dtype"]
+"""Settings of models of the hub on the command line."""
+HUB_ONLY = "has an effect only on a model of the hub, which {} is not; leave it out"
 
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
 
 
-def given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
+def without_none(**values: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the options that are not None; the others keep the defaults of the settings."""
     return {key: value for key, value in values.items() if value is not None}
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:
-    """Refuse options that would have no effect, so that none is ignored in silence.
+    """Refuse options that would have no effect.
 
-    Options are given by their name or the name of their parameter; values that are None, False or empty were not given.
-    The reason says why they have no effect, and what to do.
+    Options are named by their name or their parameter; options with the value None, False or empty are not set. The
+    reason says why they have no effect, and what to do.
     """
     refused = [name for name, value in options.items() if value or (value == 0 and value is not False)]
     if refused:
@@ -82,7 +82,7 @@ def claim_image(file: Path, option: str, force: bool) -> Path:
 
 
 def require_models(runs: list[Path] | None) -> list[Path]:
-    """Return the folders of --model, runs or models of the hub; SettingsError for none, or one that is given twice."""
+    """Return the folders of --model, runs or models of the hub; SettingsError for no model, or the same model twice."""
     if not runs:
         raise SettingsError(
             "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
@@ -104,15 +104,15 @@ def models_or_pretrained(runs: list[Path] | None, lang: str | None, hub: dict[st
 
     folders = require_models(runs) if runs else []
     if hub is not None and folders and model_type(folders[0]) is not None:
-        hub |= given(lang=lang)
+        hub |= without_none(lang=lang)
         return folders
     chosen = [Path(run) for run in choose_runs(folders, lang)]
-    refuse(hub or {}, OF_HUB.format(chosen[0]))
+    refuse(hub or {}, HUB_ONLY.format(chosen[0]))
     return chosen
 
 
 def require_one_model(runs: list[Path] | None, command: str) -> Path:
-    """Return the run folder of --model for a command without ensembles; SettingsError for none or several."""
+    """Return the run folder of --model for a command without ensembles; SettingsError for no run or several."""
     run, *more = require_models(runs)
     if more:
         raise SettingsError(f"limner {command}: expected one --model, got {1 + len(more)}; it has no ensembles")
@@ -166,7 +166,7 @@ def generator(
 
 
 MANIFEST = "generation.json"
-"""File by which an exported model is recognised; see `limner.runtime.manifest`, whose import is not needed for runs."""
+"""File of an exported model; see `limner.runtime.manifest`, which is not imported for runs."""
 
 
 def uses_graphs(models: Sequence[Path], options: Mapping[str, object], device: str) -> bool:
@@ -196,7 +196,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 class OptionText(NamedTuple):
-    """What the help shows of an argument or an option."""
+    """Help text of an argument or an option."""
 
     spec: str  # name of the option where the parameter has another, name of its value, or both: `--out FILE`
     text: str
@@ -204,7 +204,7 @@ class OptionText(NamedTuple):
 
 
 def option_texts(docstring: str | None) -> tuple[str, dict[str, OptionText]]:
-    """Return a docstring without its sections, and the texts of the options in them by the name of the parameter."""
+    """Return a docstring without its sections, and the help texts of the sections by parameter."""
     text = inspect.cleandoc(docstring or "")
     texts = {
         name: OptionText(spec, " ".join(words.split()), None if title == "Options" else title)
@@ -292,7 +292,7 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
 
 
 class _CommandFunction:
-    """A function as typer calls it; its parameters are computed for the one command that runs, which takes a while."""
+    """A function as typer calls it; its parameters are computed only for the command that runs, to save time."""
 
     def __init__(self, function: Callable[..., None], described: Mapping[str, OptionText]) -> None:
         self.__name__, self.__doc__ = function.__name__, function.__doc__
@@ -319,7 +319,7 @@ class _CommandFunction:
 
     def __call__(self, **values: Any) -> None:  # noqa: ANN401
         for group, names in self._groups.items():
-            values[group] = given(**{name: values.pop(name) for name in names})
+            values[group] = without_none(**{name: values.pop(name) for name in names})
         self._function(**values)
 
 

@@ -88,7 +88,7 @@ def regions(
 
 
 def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
-    """Return the file that each image is drawn to, after a check that it may be written; none without `out`."""
+    """Return the output file of each image, after a check that it may be written; empty without `out`."""
     if out is None:
         return {}
     if out.suffix and not out.is_dir():

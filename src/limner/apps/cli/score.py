@@ -155,11 +155,11 @@ def correlate(
                 options.check_runs([model], device)
                 (trained,) = options.load_runs([model], device)
                 scored = score_judged_pairs(
-                    trained, opened, judged, on_progress=progress, **options.given(marginal=marginal)
+                    trained, opened, judged, on_progress=progress, **options.without_none(marginal=marginal)
                 )
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
         result = correlate_with_judgements(
-            judged, values, on_progress=progress, **options.given(samples=samples, seed=seed)
+            judged, values, on_progress=progress, **options.without_none(samples=samples, seed=seed)
         )
     _print_correlations(result, missing, signature, as_json)
 
@@ -235,7 +235,7 @@ def classify(
 
     with activity("loading the model"):
         classifier = Classifier.load(*runs, backbone=backbone, device=device)
-    steps = classifier.labels_steps
+    steps = classifier.has_step_labels
     records: list[dict[str, Any]] = []
     unreadable = 0
     if not as_json and sys.stdout.isatty():
@@ -257,7 +257,7 @@ def classify(
 
 
 def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
-    """Return the inputs of the command line or of a text file; SettingsError if there are none, or both."""
+    """Return the inputs of the command line or of a text file; SettingsError for no inputs, or for both."""
     if file is None:
         if not arguments:
             raise SettingsError("nothing to classify: give sentences or files, or a text file (--file)")

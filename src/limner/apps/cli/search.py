@@ -41,7 +41,7 @@ USES = {
     "backbone": (COLLECTION_BY_IMAGE,),
     "model": (*IN_COLLECTION,),
 }
-"""The searches in which an option has an effect; the other options have one in all."""
+"""Searches in which an option has an effect; other options have an effect in all searches."""
 
 
 @options.command(USE)
@@ -131,7 +131,7 @@ def search(
     if by_file:
         with progress_bar("computing P(w), once for this model and collection") as progress:
             sentences = retriever.retrieve_sentences(
-                query, opened, on_progress=progress, **place, **options.given(alpha=alpha)
+                query, opened, on_progress=progress, **place, **options.without_none(alpha=alpha)
             )
         return _print_results(sentences, {}, as_json)
     scoring = SearchOptions(exact, max_scored, slack or 0.0)
@@ -141,7 +141,7 @@ def search(
 
 
 def _print_images(search: ImageSearch, as_json: bool) -> None:
-    """Print the images that a sentence describes best, and how they were found."""
+    """Print the images that a sentence describes best, and the extent of the search."""
     if not as_json and search.kind is not None:
         total = counted(search.images, "image")
         line = f"index '{search.kind}': scored {search.scored:,} of {total} ({search.share:.2%})"

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated, Any
 
 from limner.apps.cli.app import USE
-from limner.apps.cli.options import OfHub, command, given
+from limner.apps.cli.options import HubOptions, command, without_none
 from limner.apps.cli.terminal import activity, echo
 from limner.apps.server.settings import ServerSettings
 from limner.errors import MissingExtraError
@@ -20,7 +20,7 @@ PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlet
 def serve(
     *,
     settings: Annotated[dict[str, Any], ServerSettings],
-    hub: OfHub,
+    hub: HubOptions,
     backbone: str | None = None,
     device: str = "cpu",
     as_json: bool = False,
@@ -55,7 +55,7 @@ def serve(
         strict: Refuse fields of requests of other programs that have no effect on the models; default: they are
             accepted, and named in the header Limner-Ignored and once in the log.
     """
-    chosen = ServerSettings.parse({**settings, **given(backbone=backbone), "hub": hub, "device": device})
+    chosen = ServerSettings.parse({**settings, **without_none(backbone=backbone), "hub": hub, "device": device})
     try:
         from limner.apps.photos.index import FolderIndex
         from limner.apps.server.run import address_of, bind, load

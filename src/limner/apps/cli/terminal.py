@@ -77,7 +77,7 @@ def echo(text: str = "", *, nl: bool = True) -> None:
 
 
 def print_usage_error(message: str, command: str) -> None:
-    """Print an error in the command line as one line on standard error, with the command whose help explains it."""
+    """Print an error in the command line as one line on standard error, with the command that prints the help."""
     text = " ".join(message.split()).removesuffix(".")
     see = " See" if text.endswith("?") else "; see"
     print_error(f"{text[:1].lower()}{text[1:]}{see} '{command} --help'")
@@ -107,13 +107,13 @@ def print_table(rows: Sequence[Sequence[str]], *, title: str | None = None, left
 
 
 def main_scores(scores: Sequence[Score], *, translates: bool) -> list[Score]:
-    """Return the scores that are read first for captions or translations, or all if none of them is there."""
+    """Return the main scores of captions or translations, or all scores if no main score exists."""
     names = TRANSLATION_SCORES if translates else CAPTION_SCORES
     return [score for score in scores if score.name in names] or list(scores)
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str, *, signatures: bool = True) -> None:
-    """Print scores beside the published values of a row if there are any, and the signatures below them if wanted."""
+    """Print scores, beside the published values of a row if any; with their signatures if `signatures`."""
     from limner.metrics.base import format_value
 
     rows = [["metric", "value", *([row] if published else [])]]
@@ -157,7 +157,7 @@ class ShowProgress(Protocol):
     """Callback that shows the progress of a stage."""
 
     def __call__(self, stage: str, done: int, total: int, text: str | None = None) -> None:
-        """Show how much of a stage is done, with a text in place of its name."""
+        """Show the progress of a stage, with a text in place of its name."""
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def train(
     next_command = after_train(run, opened, chosen.data.test, chosen.data.val)
     if as_json:
         return print_json({"run": str(run), **provenance, "next": next_command})
-    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_times(provenance)}")
+    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_format_times(provenance)}")
     origins = {"embeddings": "pre-trained embeddings", "init": "initial weights"}
     origins["image_encoder"] = "initial weights of the image encoder"
     for key in (key for key in origins if key in provenance):  # the notes were logged before the first step
@@ -81,15 +81,15 @@ def train(
 
 
 def after_train(run: Path, collection: Collection, test: str, validation: str) -> str:
-    """Return the command after `limner train`: an evaluation on the test split, or on the other one without it."""
+    """Return the command to run after `limner train`: an evaluation on the test split, else on the validation split."""
     command = ["limner", "evaluate", "--model", str(run), "--collection", str(collection.path)]
     if test not in collection.splits():
         command += ["--split", validation]
     return shlex.join(command)
 
 
-def _times(provenance: dict[str, Any]) -> str:
-    """Write the duration of a training by the clock on the wall, and the part of it that its steps took."""
+def _format_times(provenance: dict[str, Any]) -> str:
+    """Return the elapsed time of a training as text, with the share of its training steps."""
     in_steps = f" ({steps} s in training steps)" if (steps := provenance["step_seconds"]) else ""
     return f"{provenance['seconds']} s{in_steps}"
 

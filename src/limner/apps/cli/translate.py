@@ -123,7 +123,7 @@ def translate(
         with activity("loading the model"):
             translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
     several = decoding.get("n_best", translator.decoding.n_best) > 1
-    decoding |= {"missing": missing} | options.given(must_include=must_include)
+    decoding |= {"missing": missing} | options.without_none(must_include=must_include)
     saved = []
     if explain_beam is not None:
         saved.append(write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), explain_beam))
@@ -133,7 +133,7 @@ def translate(
         _warn_of_guesses(translator, texts, translations)
     if as_json:
         places = (None if image is None else str(image) for image in images)
-        entries = ([_plain(item, translator.tokenizer) for item in n_best] for n_best in translations)
+        entries = ([_to_plain(item, translator.tokenizer) for item in n_best] for n_best in translations)
         fields = ("source", "image", "translations")
         records = [dict(zip(fields, row, strict=True)) for row in zip(texts, places, entries, strict=True)]
         text = to_json(records, indent=1) + "\n"
@@ -149,7 +149,7 @@ def translate(
 
 
 def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequence[Sequence[Sentence]]) -> None:  # noqa: ANN401
-    """Log how many sentences are unlike the descriptions that the built-in translator knows."""
+    """Log how many sentences are outside the domain of the built-in translator."""
     from limner.generation.sentences import is_outside_domain
 
     encode = translator.source_tokenizer.encode
@@ -162,7 +162,7 @@ def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequen
 
 
 def _choose_models(model: list[Path] | None, to: str | None, source: str | None) -> list[Path]:
-    """Return the run folders of --model, or else the folder of the built-in translator of two languages."""
+    """Return the run folders of --model, or else the folder of the built-in translator between two languages."""
     if model:
         runs = options.require_models(model)
         reason = "selects the built-in translator, and has no effect on --model with a run; leave it out"
@@ -249,7 +249,7 @@ def _format_lines(
                 yield tab_separated(text, *((f"{translation.log_prob:.4f}",) if scores else ())) + "\n"
 
 
-def _plain(translation: Sentence, tokenizer: Tokenizer) -> dict[str, Any]:
+def _to_plain(translation: Sentence, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return a translation as plain values; a translation with features has no probability."""
     tokens, features = translation.tokenised(tokenizer).split(), dict(translation.features or ())
     log_prob = None if features else translation.log_prob
@@ -266,7 +266,7 @@ def _translate_collection(
     device: str,
     as_json: bool,
 ) -> None:
-    """Print, or add to the collection, a translation of every sentence that has none."""
+    """Print translations of all untranslated sentences of a collection, or add them to it."""
     write, split, ray = selection["write"], selection["split"], selection["ray"]
     if not write:
         options.refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")

@@ -49,7 +49,7 @@ def find_phrases(
 ) -> tuple[list[PhraseSentence], Counter[str]]:
     """Find the sentences in the target language that have phrases with boxes.
 
-    Of a translation model, sentences with a human-written source sentence are used, once for each. The second result is
+    For a translation model, a sentence counts once for each of its human-written source sentences. The second result is
     the number of phrases without a box or without an alignment, by reason.
     """
     sentences: list[PhraseSentence] = []
@@ -101,7 +101,7 @@ class LocationCoverage(NamedTuple):
 
 
 def cover(cells: Weights, boxes: Sequence[Box]) -> LocationCoverage:
-    """Compute which part of each cell is inside the union of some boxes.
+    """Compute the fraction of each cell that is inside the union of some boxes.
 
     Cells are left, top, right and bottom, (L, 4); boxes left, top, width and height in the same coordinates.
     """

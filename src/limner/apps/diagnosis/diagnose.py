@@ -123,7 +123,7 @@ def _read_examples(
 def _image_conditions(
     comparison: ConditionComparison, collection: Collection, features: FeatureStore | None
 ) -> Conditions:
-    """The image features under each image control; the first condition is the reference."""
+    """Return the image features under each image control; the first condition is the reference."""
     model, items, seed = comparison.model, comparison.examples.items, comparison.settings.seed
     if not model.model.uses_image:
         return {"none": features}

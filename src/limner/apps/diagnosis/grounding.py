@@ -73,7 +73,7 @@ def measure_grounding(
     command: str = "limner.measure_grounding",
     on_progress: StageProgress | None = None,
 ) -> Grounding:
-    """Measure whether a model attends to the boxes of the phrases that it is about to write.
+    """Measure whether a model attends to the boxes of a phrase while it generates the phrase.
 
     The model reads the reference sentences (teacher forcing). The attention of a phrase is the mean of the attention of
     its words; the attention of a word of several subwords is the mean over its subwords.
@@ -83,7 +83,7 @@ def measure_grounding(
     split, reading = settings.split or model.recipe.data.test, partial(on_progress, "reading attention")
     visible, excluded = _collect(model, collection, split, settings.leave_out, reading)
     spec, grid = _find_grid(model, len(visible[0].attention))
-    measured = _Measured(visible, grid, settings)
+    measured = _PhraseMeasurements(visible, grid, settings)
     groups = tuple(measured.groups(partial(on_progress, "testing")))
     hits, misses = measured.examples(collection, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
     return Grounding(
@@ -124,7 +124,7 @@ def grounding_verdict(group: GroundingGroup) -> str:
     return f"No significant agreement of the attention with the phrases: {evidence}"
 
 
-class _Measured:
+class _PhraseMeasurements:
     """Mass and pointing of the model and of the baselines for all phrases."""
 
     def __init__(self, observations: Sequence[Observation], grid: tuple[int, int], settings: GroundingSettings) -> None:
@@ -182,7 +182,7 @@ class _Measured:
     def examples(
         self, collection: Collection, preprocessing: Preprocessing
     ) -> tuple[tuple[GroundingExample, ...], tuple[GroundingExample, ...]]:
-        """Choose the best hits and the worst misses by the mass in excess of uniform attention, one of each image."""
+        """Choose the best hits and the worst misses by the mass above uniform attention, at most one for an image."""
         gain = self._mass["model"] - self._mass["uniform"]
         order = np.argsort(-gain, kind="stable").tolist()
 
@@ -216,7 +216,7 @@ def _collect(
 ) -> tuple[list[Observation], Counter[str]]:
     """Measure the phrases whose boxes the features cover; return them and the numbers of other phrases by reason."""
     if not model.model.uses_image or any(spec.modality != IMAGE.name for spec in model.config.features):
-        raise _no_attention(model)
+        raise _no_attention_error(model)
     features = open_features(model, collection)
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     items = [item for item in examples.items if item.image is not None]
@@ -248,7 +248,7 @@ def _observe(
         hypotheses = [Sentence(tuple(model.tokenizer.encode(sentence.text)), 0.0, 0.0, True) for sentence in chunk]
         for sentence, explained in zip(chunk, explain(model, inputs, hypotheses, features), strict=True):
             if explained.attention is None:
-                raise _no_attention(model)
+                raise _no_attention_error(model)
             id_ = sentence.item.id
             if id_ not in cells:
                 spec, grid = _find_grid(model, explained.attention.shape[1])
@@ -273,7 +273,7 @@ def _find_grid(model: TrainedModel, locations: int) -> tuple[FeatureSpec, tuple[
     )
 
 
-def _no_attention(model: TrainedModel) -> SettingsError:
+def _no_attention_error(model: TrainedModel) -> SettingsError:
     return SettingsError(
         f"--grounding: the model '{model.recipe.model.name}' does not attend over image locations; expected a "
         "model with attention over a grid, such as nmt with model.image=[attention]"

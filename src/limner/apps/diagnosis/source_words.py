@@ -44,12 +44,12 @@ class WordListMask:
 
     def select(self, words: Sequence[str]) -> list[bool]:
         """Select the words that are on the list."""
-        return [any(part in self.translations for part in _parts(word)) for word in words]
+        return [any(part in self.translations for part in _word_parts(word)) for word in words]
 
     def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
-        """Return the translations of each masked word that has one in the reference."""
-        reference_parts = {part for word in reference for part in _parts(word)}
-        translations = (self.translations.get(part, frozenset()) for word in masked for part in _parts(word))
+        """Return, for each masked word whose translation is in the reference, its translations."""
+        reference_parts = {part for word in reference for part in _word_parts(word)}
+        translations = (self.translations.get(part, frozenset()) for word in masked for part in _word_parts(word))
         return [forms for forms in translations if forms & reference_parts]
 
 
@@ -62,12 +62,12 @@ class LastWordsMask:
 
     def select(self, words: Sequence[str]) -> list[bool]:
         """Select the last words that contain a letter or a digit."""
-        selected = set(_last(words, self.count))
+        selected = set(_last_words(words, self.count))
         return [index in selected for index in range(len(words))]
 
     def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
-        """Return as many of the last words of the reference; a language with another word order may not match."""
-        return [frozenset({reference[index].casefold()}) for index in _last(reference, len(masked))]
+        """Return the last words of the reference, as many as are masked; the word order of the languages may differ."""
+        return [frozenset({reference[index].casefold()}) for index in _last_words(reference, len(masked))]
 
 
 SourceMask = WordListMask | LastWordsMask  # a rule that selects source words to be masked
@@ -112,7 +112,7 @@ def create_mask(name: str, source: str, target: str) -> SourceMask:
 
 def count_recovered(expected: Sequence[WordForms], hypothesis: Sequence[str]) -> int:
     """Count the expected words that occur in a hypothesis; each word of the hypothesis is counted once."""
-    available = Counter(part for word in hypothesis for part in _parts(word))
+    available = Counter(part for word in hypothesis for part in _word_parts(word))
     recovered = 0
     for forms in expected:
         form = next((form for form in forms if available[form]), None)
@@ -156,12 +156,12 @@ def _read_word_list(path: Path) -> dict[str, WordForms]:
     return translations
 
 
-def _parts(word: str) -> list[str]:
-    """A case-folded word and the parts of a hyphenated one: 'light-blue', 'light', 'blue'."""
+def _word_parts(word: str) -> list[str]:
+    """A case-folded word, and its parts if it is hyphenated: 'light-blue', 'light', 'blue'."""
     return list(dict.fromkeys([word.casefold(), *word.casefold().split("-")]))
 
 
-def _last(words: Sequence[str], count: int) -> list[int]:
+def _last_words(words: Sequence[str], count: int) -> list[int]:
     """Indices of the last words that contain a letter or a digit."""
     return [index for index, word in enumerate(words) if any(character.isalnum() for character in word)][-count:]
 

@@ -1,9 +1,9 @@
 """Units of work on the actors of a Ray cluster. A separate process is connected to it, `driver.py`.
 
-Ray ends a connected process without a word when the cluster, or the node of its machine, is lost. Here it ends the
-driver, and this process reports the loss. Results do not pass through Ray: a unit stores its own in the journal, a
-folder with the result of every finished unit. Each result is a file that is written beside its place and renamed, so
-that a unit is finished or not, whatever process or machine ends; a later attempt of the same unit finds it there.
+Ray ends a connected process without a word when the cluster, or the node of its machine, is lost. Here Ray ends the
+driver only, and this process reports the loss. Results do not pass through Ray: a unit stores its result in the
+journal, a folder with a file for every finished unit. Files are written under a temporary name and renamed, so that a
+unit is finished or not, whichever process or machine ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Journal(NamedTuple):
 
     @classmethod
     def find(cls, folder: Path) -> Self | None:
-        """Return the journal of an interrupted computation; None without one."""
+        """Return the journal of an interrupted computation; None if there is none."""
         content = _read(folder / _PLAN)
         if content is None:
             return None
@@ -94,7 +94,7 @@ class Journal(NamedTuple):
 
 
 def locked_journal(folder: Path) -> AbstractContextManager[None]:
-    """Hold the lock of the folder of a journal: a second computation in it would remove the results of the first."""
+    """Hold the lock of the folder of a journal, as a second computation would remove the results of the first."""
     return locked(folder, ResourceError, folder.with_name(f"{folder.name}.lock"))
 
 
@@ -110,8 +110,8 @@ LOCAL = "local"
 """Address that starts Ray on this machine, for the time of one command."""
 
 RETRIES = 20
-"""Number of times that a unit is computed again when its actor or its machine ends; Ray alone would do so without end.
-A unit that needs more memory than there is ends all of them, and the loss of machines a few."""
+"""Number of times that a unit is computed again when its actor or its machine ends; by default Ray never gives up. A
+unit that needs too much memory ends every attempt, the loss of a machine only one."""
 
 _ANSWER_SECONDS = 10
 _ENVIRONMENT = {
@@ -131,7 +131,7 @@ class UnitJob(Protocol):
         """Device of each actor: cpu or cuda."""
 
     def open(self) -> Callable[[int], None]:
-        """Load what the units need; return the function that computes a unit and stores its result."""
+        """Load the models and data of the units; return the function that computes a unit and stores its result."""
 
 
 class Cluster:
@@ -147,7 +147,7 @@ class Cluster:
         """Number of GPUs."""
 
     def actors(self, device: str) -> int:
-        """Return how many actors compute at the same time: one for each core, or for each GPU."""
+        """Return the number of actors that compute at the same time, one for each core or GPU."""
         count = self.cpus if device == "cpu" else self.gpus
         if device == "cpu" and self.gpus:
             logger.warning("the cluster has GPUs (%d), which --device cuda uses", self.gpus)
@@ -157,7 +157,7 @@ class Cluster:
         return count
 
     def send(self, **message: Any) -> None:  # noqa: ANN401 (plain values)
-        """Send a message to the driver; an empty one ends it; ResourceError if the driver has ended."""
+        """Send a message to the driver; an empty message ends the driver. ResourceError if the driver has ended."""
         assert self._driver.stdin is not None
         try:
             pickle.dump(message, self._driver.stdin)
@@ -173,7 +173,7 @@ class Cluster:
             raise self._loss()
         message: dict[str, Any] = parse_json(line)
         if message.get("error"):
-            raise _error(message["kind"], message["error"])
+            raise _unit_error(message["kind"], message["error"])
         return message
 
     def _loss(self) -> ResourceError:
@@ -224,9 +224,9 @@ def require_folder(collection: Path) -> None:
 def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
     """Compute units on the cluster.
 
-    The numbers of the units are yielded in order, each when its result is stored. The error of the first failed unit,
-    in order, is raised as the actor raised it; ResourceError if the actors of a unit end again and again, such as for
-    lack of memory, or the cluster is lost.
+    The number of a unit is yielded when its result is stored, in order. The error of the first failed unit, in order,
+    is raised as the actor raised it; ResourceError if the actors of a unit end again and again, such as for lack of
+    memory, or the cluster is lost.
     """
     actors = min(cluster.actors(job.device), count)
     cluster.send(job=pickle.dumps(job), device=job.device, count=count, actors=actors, retries=RETRIES)
@@ -234,7 +234,7 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
         yield int(cluster.receive()["unit"])
 
 
-def _error(kind: str, message: str) -> Exception:
+def _unit_error(kind: str, message: str) -> Exception:
     """Return the error of a unit as it was raised."""
     known: dict[str, type[Exception]] = {
         cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, LimnerError)
@@ -245,7 +245,7 @@ def _error(kind: str, message: str) -> Exception:
 
 
 def _require_answer(address: str) -> None:
-    """Check that HOST:PORT answers, for which Ray waits for minutes."""
+    """Check that HOST:PORT answers, because Ray would wait for minutes."""
     if address in (LOCAL, "auto"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -254,11 +254,11 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
-        raise no_cluster(address, error) from None
+        raise no_cluster_error(address, error) from None
 
 
-def no_cluster(address: str, error: Exception) -> ResourceError:
-    """Return the error that there is no cluster at an address."""
+def no_cluster_error(address: str, error: Exception) -> ResourceError:
+    """Return the error for an address without a cluster."""
     return ResourceError(
         f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
         f"write --ray {LOCAL}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any
 
-from limner.apps.distributed.cluster import LOCAL, UnitJob, no_cluster
+from limner.apps.distributed.cluster import LOCAL, UnitJob, no_cluster_error
 from limner.errors import LimnerError, ResourceError, SettingsError, system_reason
 from limner.storage.json_text import to_json
 
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _read(stream: IO[bytes], messages: SimpleQueue[dict[str, Any]]) -> None:
-    """Read the messages of the command until the empty one; end this process when the command has ended before."""
+    """Read the messages of the command until an empty message; end this process if the command has ended without it."""
     message = None
     while message != {}:
         try:
@@ -65,7 +65,7 @@ def _connect(address: str) -> dict[str, Any]:
     except ValueError as error:
         raise SettingsError(f"--ray {address}: {error}; expected local, auto or HOST:PORT") from None
     except Exception as error:  # of many types, Exception itself among them
-        raise no_cluster(address, error) from None
+        raise no_cluster_error(address, error) from None
     resources = ray.cluster_resources()
     return {"cpus": int(resources.get("CPU", 0)), "gpus": int(resources.get("GPU", 0))}
 
@@ -110,7 +110,7 @@ class _Actor:
         self._compute: Callable[[int], None] | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute one unit; an error is an outcome, as another attempt would give it again."""
+        """Compute one unit; an error is an outcome, as another attempt would fail as well."""
         unit = int(batch["unit"][0])
         try:
             if self._compute is None:

@@ -32,7 +32,7 @@ from limner.files import atomic_write
 from limner.progress import Progress
 
 UNITS_PER_ACTOR = 8
-"""Number of units of an actor for which units are smaller than a fragment, so that all actors end at the same time."""
+"""Minimum number of units of an actor; for few items, units are smaller than a fragment, to balance the actors."""
 MAX_UNITS = 10_000
 """Number of units above which a unit has several fragments for each table."""
 _POSITIONS, _ABSENT = "positions.npy", "absent.npy"
@@ -51,7 +51,7 @@ class ExtractionOptions(NamedTuple):
 
 
 class FeatureJob(NamedTuple):
-    """What an actor needs to compute a unit."""
+    """Inputs of an actor that computes units."""
 
     collection: Path  # absolute
     version: int  # of its items
@@ -118,7 +118,7 @@ def extract_distributed(
     with extract.locked_tables(collection, specs):
         _commit(collection, specs, folder)  # the units of an interrupted extraction
         intact = extract.intact_rows(collection, specs, on_verified)
-        total, positions, is_missing = _missing(collection, options.splits, intact)
+        total, positions, is_missing = _find_missing(collection, options.splits, intact)
         present = total - len(positions)
         skipped: dict[str, str] = {}
         if len(positions):
@@ -132,7 +132,7 @@ def extract_distributed(
                 actors = cluster.actors(device)
                 rows = options.unit_rows or _unit_rows(specs, options.batch_size, len(positions), actors)
                 job = FeatureJob(folder.parent, version, backbone, specs, options, rows, journal, device)
-                for result in _results(cluster, job, len(positions), collection.path):
+                for result in _compute_units(cluster, job, len(positions), collection.path):
                     skipped |= result["skipped"]
                     if on_progress is not None:
                         on_progress(present + result["end"], total)
@@ -143,7 +143,7 @@ def extract_distributed(
     return Extraction(tables, len(positions) - len(skipped), present, skipped, repaired)
 
 
-def _missing(
+def _find_missing(
     collection: Collection, splits: Sequence[str] | None, intact: Sequence[IntactRows]
 ) -> tuple[int, NDArray[np.int64], NDArray[np.bool_]]:
     """Find the items whose features a table lacks.
@@ -163,26 +163,26 @@ def _missing(
 
 
 def _unit_rows(specs: Sequence[FeatureSpec], batch_size: int, count: int, actors: int) -> int:
-    """Number of items of a unit: one fragment, fewer for few items and more for very many; whole batches."""
+    """Number of items of a unit in whole batches: one fragment, fewer for few items, more for very many."""
     rows = min(min(feature_tables.chunk_rows(spec) for spec in specs), -(-count // (actors * UNITS_PER_ACTOR)))
     rows = max(rows, -(-count // MAX_UNITS))
     return max(1, rows // batch_size) * batch_size
 
 
-def _results(cluster: Cluster, job: FeatureJob, count: int, path: Path) -> Iterator[dict[str, Any]]:
-    """Compute the units; messages name files as the process that runs the command would."""
+def _compute_units(cluster: Cluster, job: FeatureJob, count: int, path: Path) -> Iterator[dict[str, Any]]:
+    """Compute the units; messages name files relative to the working directory of the command."""
     try:
         for unit in run_units(cluster, job, -(-count // job.unit_rows)):
             result = job.journal.require(unit)
-            skipped = {item_id: _relative(reason, path) for item_id, reason in result["skipped"].items()}
+            skipped = {item_id: _relative_paths(reason, path) for item_id, reason in result["skipped"].items()}
             yield {"skipped": skipped, "end": min(count, (unit + 1) * job.unit_rows)}
     except LimnerError as error:
-        error.args = (_relative(str(error), path),)
+        error.args = (_relative_paths(str(error), path),)
         raise
 
 
-def _relative(message: str, path: Path) -> str:
-    """Replace absolute paths by those that the user gave: actors have other working directories."""
+def _relative_paths(message: str, path: Path) -> str:
+    """Replace absolute paths by the paths that the user gave, as actors have other working directories."""
     if path.is_absolute():
         return message
     return message.replace(os.path.abspath(path), str(path)).replace(os.path.join(os.getcwd(), ""), "")

@@ -1,4 +1,4 @@
-"""Sentences on a Ray cluster: a unit is a batch of files or inputs, computed as one process would."""
+"""Sentences on a Ray cluster: a unit is a batch of files or inputs, with the same results as in one process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.storage.json_text import to_json
 
 SENTENCES = TypeAdapter(list[Sentence])
-"""Type of sentences, which makes them of their fields in a journal."""
+"""Validator that restores sentences from their fields in a journal."""
 SENTENCES.rebuild(_types_namespace={"Tag": Tag})
 
 
 class CaptionJob(NamedTuple):
-    """What an actor needs to describe a unit."""
+    """Inputs of an actor that describes units."""
 
     runs: tuple[Path, ...]  # absolute; or the folder of one model of the hub
     loading: Mapping[str, Any]  # of `Captioner.load`, or of `load_hub`
@@ -106,7 +106,7 @@ def describe_distributed(
 
 
 class GenerationJob(NamedTuple):
-    """What an actor needs to decode a unit."""
+    """Inputs of an actor that decodes units."""
 
     runs: tuple[Path, ...]  # absolute
     collection: Path  # with the features of the items, absolute
@@ -135,7 +135,7 @@ class GenerationJob(NamedTuple):
 def generator_on(
     address: str, runs: Sequence[Path], collection: Path, journal: Path, device: str
 ) -> Iterator[Generate]:
-    """Yield the function that decodes inputs on the Ray cluster at an address, for which see `connected`.
+    """Yield the function that decodes inputs on the Ray cluster at an address (see `connected`).
 
     `journal` is the folder for the results of finished units.
     """

@@ -13,7 +13,7 @@ from torch import nn
 
 from limner.apps.export.record import (
     OPSET,
-    Recorded,
+    RecordedGraphs,
     ShapesByName,
     record_backbone,
     record_model,
@@ -54,7 +54,7 @@ from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS
 
 CARD = "README.md"
-"""Model card of a run, which is copied."""
+"""Model card of a run, which is copied to the exported model."""
 FILES = (BACKBONE, ENCODER, STEP, TOKENIZER, SOURCE_TOKENIZER, MANIFEST, CARD, CONCEPTS, CONCEPT_WEIGHTS)
 """Names of all files of an exported model."""
 
@@ -69,7 +69,7 @@ class Export(NamedTuple):
 
 
 def claim_export(out: Path) -> Path:
-    """Check before the work that a model may be exported to a folder: a new or empty one, or an exported model."""
+    """Check before the work that a model may be exported to a folder, which is new, empty or an exported model."""
     claim_folder(out, "OUT")
     names = {entry.name for entry in out.iterdir()} if out.exists() else set()
     if names and not (is_exported(out) and names <= set(FILES)):
@@ -82,7 +82,7 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     """Export a trained model as ONNX graphs with its vocabularies and settings of decoding.
 
     The graphs are compared with the model before anything is written: a new folder, or an exported model that is
-    replaced. `backbone` is where the network is that computed the features, if it has moved since the training.
+    replaced. `backbone` is the new place of the network that computed the features, if it has moved since the training.
     """
     run, out = Path(run), claim_export(Path(out))
     try:
@@ -155,7 +155,7 @@ def export_language_model(run: Path | str, out: Path | str) -> int:
 
 
 def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> str:
-    """Return why a model cannot be exported; empty if it can."""
+    """Return the reason why a model cannot be exported; empty if it can."""
     if labels:
         return "it gives labels, not sentences"
     if settings.describes_regions:
@@ -196,7 +196,7 @@ def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBac
 
 def _manifest(
     trained: TrainedModel,
-    recorded: Recorded,
+    recorded: RecordedGraphs,
     files: dict[str, bytes],
     network: RecordableBackbone | None,
     no_backbone: str,
@@ -235,7 +235,7 @@ def _tensors(shapes: ShapesByName) -> tuple[TensorSpec, ...]:
 
 
 def _write_folder(out: Path, files: dict[str, bytes], manifest: Manifest) -> None:
-    """Write all files beside the folder, and put them in its place."""
+    """Write all files to a temporary folder, and rename it."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name[:100]}.", dir=out.parent) as parent:

@@ -1,7 +1,7 @@
 """Recording of a model as graphs, the encoder with the first state and one step, and their comparison with the model.
 
-The graphs have one row of the memory for each hypothesis, so that they know nothing of beams. Their example has what
-a general input has: sentences of several lengths, an example without an image, padding in its grid.
+The graphs have one row of the memory for each hypothesis, and are independent of beams. The recorded example has
+sentences of several lengths, an example without an image, and padding in its grid.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ OPSET = 17  # version of the operators of ONNX that the graphs use
 MEMORY, STATE = "memory", "state"  # first parts of the names of their tensors
 TOLERANCE = 1e-4  # largest difference of a log-probability that is allowed, or of a feature relative to the largest one
 RELATIVE_TOLERANCE = 1e-5
-"""What is allowed besides, relative to the largest log-probability of the same distribution, which float32 rounds."""
+"""Additional tolerance for the rounding of float32, relative to the largest log-probability of the distribution."""
 _STEPS = 4
 _LENGTHS = {2: (7,), 1: (4, 4, 4, 4), 3: (3, 6, 2, 1, 1)}
-"""Lengths of the source sentences of the batches that are compared, other than the recorded lengths, by the number K of
-hypotheses of an example."""
+"""Lengths of the source sentences of the compared batches, by the number K of hypotheses of an example; they differ
+from the recorded lengths."""
 
 
 ShapesByName = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]
 """Type and shape of tensors; None for axes whose size depends on the input."""
 
 
-class Recorded(NamedTuple):
+class RecordedGraphs(NamedTuple):
     """Graphs of a model, and the shapes of the tensors between them."""
 
     encoder: bytes
@@ -95,7 +95,7 @@ class _Backbone(nn.Module):
 
 def record_model(
     model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None, *, fold: bool = True
-) -> Recorded:
+) -> RecordedGraphs:
     """Record the encoder and the step of a model in evaluation mode.
 
     With `fold`, operations on weights alone are computed; otherwise the weights keep their names.
@@ -117,7 +117,7 @@ def record_model(
         memory = {name: spec for name, spec in memory.items() if name in read}
         encoder = _Encoder(model, list(examples[0]))
         encoder.kept = (*memory, *state)
-        return Recorded(_export(encoder, examples[0], encoder.kept, fold), step, memory, state)
+        return RecordedGraphs(_export(encoder, examples[0], encoder.kept, fold), step, memory, state)
 
 
 def record_backbone(backbone: RecordableBackbone) -> bytes:
@@ -129,7 +129,7 @@ def record_backbone(backbone: RecordableBackbone) -> bytes:
 
 
 def without_weights(graph: bytes, names: Container[str]) -> bytes:
-    """Remove the values of weights from a graph, which then only names them."""
+    """Remove the values of weights from a graph; their names remain."""
     import onnx
 
     model = onnx.load_model_from_string(graph)
@@ -153,7 +153,7 @@ def batch_of(inputs: Mapping[str, Tensor]) -> Batch:
 def example_inputs(
     features: Sequence[FeatureSpec], source_vocab_size: int | None, lengths: Sequence[int], *, all_present: bool = False
 ) -> dict[str, Tensor]:
-    """Draw inputs of an encoder graph; the second example has no image unless all have one.
+    """Draw inputs of an encoder graph; the second example has no image unless `all_present`.
 
     `lengths` are the lengths of the source sentences, one for each example.
     """
@@ -227,11 +227,11 @@ class Difference(NamedTuple):
         return TOLERANCE + RELATIVE_TOLERANCE * self.scale
 
 
-def verify_model(trained: TrainedModel, recorded: Recorded) -> float:
+def verify_model(trained: TrainedModel, recorded: RecordedGraphs) -> float:
     """Compare the log-probabilities of several batches and steps.
 
-    Return the difference that is the largest in proportion to the allowed one, which is `TOLERANCE` +
-    `RELATIVE_TOLERANCE` times the largest log-probability of its distribution; RunError if it is above.
+    Return the largest difference relative to the allowed difference, `TOLERANCE` + `RELATIVE_TOLERANCE` times the
+    largest log-probability of the distribution; RunError if it is above.
     """
     config = trained.config
     difference = largest_difference(trained.model, config.features, config.source_vocab_size, recorded)
@@ -246,9 +246,9 @@ def verify_model(trained: TrainedModel, recorded: Recorded) -> float:
 
 @torch.no_grad()
 def largest_difference(
-    model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None, recorded: Recorded
+    model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None, recorded: RecordedGraphs
 ) -> Difference:
-    """Compute the difference between the graphs and the model that is the largest in proportion to the allowed one."""
+    """Compute the largest difference between the graphs and the model, relative to the allowed difference."""
     encoder, step = Graph(ENCODER, recorded.encoder), Graph(STEP, recorded.step)
     differences = []
     for width, lengths in _LENGTHS.items():
@@ -278,7 +278,7 @@ def _largest(expected: NDArray[np.float32], computed: NDArray[np.float32]) -> fl
 
 
 def verify_backbone(backbone: RecordableBackbone, graph: bytes) -> None:
-    """Raise RunError if features of an image of noise differ by more than `TOLERANCE` of the largest one."""
+    """Raise RunError if features of an image of noise differ by more than `TOLERANCE` of the largest feature."""
     size, crops = backbone.preprocessing.size, backbone.preprocessing.crops
     pixels = np.random.default_rng(0).integers(0, 256, (1, crops, size, size, 3)).astype(np.uint8)
     with torch.no_grad():

@@ -23,7 +23,7 @@ from limner.media.image import image_size, opened_image
 
 
 def sidecar_path(image: Path) -> Path:
-    """Return the path of the sidecar of an image, photo.jpg.xmp; an existing one may have its suffix in capitals."""
+    """Return the path of the sidecar of an image: photo.jpg.xmp, or an existing photo.jpg.XMP."""
     return existing_path(image.with_name(f"{image.name}.xmp"))
 
 
@@ -35,13 +35,13 @@ def existing_path(path: Path) -> Path:
 
 
 def caption_of_sidecar(image: Path) -> str:
-    """Return the caption in the sidecar of an image, or else in photo.xmp, as of Adobe's programs; empty for none.
+    """Return the caption in the sidecar of an image, or else in photo.xmp, as Adobe's programs write; empty for none.
 
     MetadataError if the sidecar cannot be read.
     """
     caption = ""
     if (sidecar := sidecar_path(image)).exists():
-        with _named(sidecar):
+        with _errors_named(sidecar):
             caption = next(filter(is_caption, find_captions(read_bytes(sidecar))), "")
     if not caption and (short_path := existing_path(image.with_suffix(".xmp"))).exists():
         with suppress(MetadataError, OSError):  # nothing is written to it
@@ -56,7 +56,7 @@ def caption_in_file(image: Path) -> str:
 
 def require_caption_support(image: Path) -> None:
     """Check before an image is described that its file can hold a caption; MetadataError if not, or MediaError."""
-    with _named(image):
+    with _errors_named(image):
         data = read_bytes(image)
         if not data.startswith((b"\xff\xd8\xff", _PNG_SIGNATURE, b"RIFF")):
             image_size(image)  # MediaError for a file that is no image of any format
@@ -66,11 +66,11 @@ def require_caption_support(image: Path) -> None:
 def write_sidecar(image: Path, text: str, lang: str, *, replace: bool = False) -> bool:
     """Write a caption in a language to the sidecar of an image; other properties of an existing sidecar are kept.
 
-    False where the sidecar has a caption and `replace` is false: it is unchanged. MetadataError if the existing sidecar
-    cannot be read, WriteError if it cannot be written.
+    False where the sidecar has a caption and `replace` is false: the sidecar is unchanged. MetadataError if the
+    existing sidecar cannot be read, WriteError if it cannot be written.
     """
     sidecar = sidecar_path(image)
-    with _named(sidecar):
+    with _errors_named(sidecar):
         existing = read_bytes(sidecar) if sidecar.exists() else None
         if existing is not None and not replace and any(map(is_caption, find_captions(existing))):
             return False
@@ -87,14 +87,15 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
     """Write a caption in a language into an image file: JPEG, PNG or WebP.
 
     The image data, other metadata, permissions and times of the file stay as they are. The file is replaced at once, so
-    that an interrupted write leaves the old one. False where it has a caption and `replace` is false: it is unchanged.
+    that an interrupted write leaves the old file. False where the file has a caption and `replace` is false: the file
+    is unchanged.
 
     Raises:
         LimnerError: the format is another one, the file is damaged or protected, it has changed meanwhile, or it cannot
             be written; it is unchanged.
     """
     target = image.resolve()
-    with _named(image):
+    with _errors_named(image):
         facts = os.stat(target)
         data = read_bytes(target)
         if not replace and read_metadata(data).caption:
@@ -114,7 +115,7 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
 
 
 def _with_caption(data: bytes, text: str, lang: str) -> bytes:
-    """Return an image file with a caption."""
+    """Return the bytes of an image file with a caption in its XMP packet."""
     before = read_metadata(data).packet
     try:
         packet = add_caption(before, text, lang)
@@ -124,8 +125,8 @@ def _with_caption(data: bytes, text: str, lang: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name a file in the errors of its metadata."""
+def _errors_named(path: Path) -> Iterator[None]:
+    """Add the path of a file to the errors of its metadata."""
     try:
         yield
     except MetadataError as error:
@@ -154,7 +155,7 @@ class Part(NamedTuple):
 
 
 def write_packet(data: bytes, packet: bytes, before: bytes | None = None) -> bytes:
-    """Return an image file with another XMP packet in place of the one before, if it has one.
+    """Return an image file with a new XMP packet in place of its old packet, if it has one.
 
     MetadataError for another format, a damaged file, a packet that is too large, or a file with parts that refer to
     positions in it or a packet in another form.
@@ -238,7 +239,7 @@ def _write_png(data: bytes, packet: bytes, before: bytes | None) -> bytes:
 
 
 def _png_chunks(data: bytes) -> Iterator[Part]:
-    """Yield the chunks of a PNG file; what follows the last one is a part without a name."""
+    """Yield the chunks of a PNG file; bytes after the last chunk are a part without a name."""
     position = len(_PNG_SIGNATURE)
     first = True
     while True:

@@ -1,4 +1,4 @@
-"""The index of a folder of images: captions, thumbnails and features, by which images are searched."""
+"""The index of a folder of images: captions, thumbnails and features for searches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_COUNT = 10
 
 
 class FolderMatch(NamedTuple):
-    """An image that a search has found."""
+    """A result of a search."""
 
     path: Path
     """The image file."""
@@ -46,7 +46,7 @@ class FolderMatch(NamedTuple):
     confidence: float | None = None
     """Confidence of the caption; None if the captioner computes none."""
     tags: tuple[str, ...] = ()
-    """Words for what is in the image; empty if the captioner finds none."""
+    """Names of things in the image; empty if the captioner names none."""
 
     @property
     def is_sure(self) -> bool:
@@ -60,13 +60,13 @@ class Snapshot:
     def __init__(self, index: Path, searcher: Searcher | None = None) -> None:
         """Read the files of an index; vectors are read when they are needed. FolderError if it is damaged.
 
-        The searcher computes the scores; None for what the index was made with.
+        The searcher computes the scores; None for the searcher that the index was made with.
         """
         self.state = state_of_index(index)  # first: another process may write meanwhile
         self.index = open_index(index)
         self.searcher = searcher or open_searcher(self.index.record.lang, self.index.record.space)
         self.row_of = {path: self.index.rows[file.digest] for path, file in self.index.files.items() if not file.error}
-        """Row of the contents of each file that can be read."""
+        """Row of the contents of each readable file."""
         self.paths_of: dict[int, list[str]] = {}
         """Paths of the files with the contents of each row."""
         for path, row in sorted(self.row_of.items()):
@@ -82,7 +82,7 @@ class Snapshot:
         return self.searcher.project(self._vectors)
 
     def score_sentence(self, query: str) -> list[tuple[int, float]]:
-        """Compute how well a sentence describes each image, best first; SettingsError if no word of it is known."""
+        """Score how well a sentence describes each image, best first; SettingsError if no word of it is known."""
         return self._ranked(self.searcher.scores(query, self._vectors, self._projected))
 
     def score_vector(self, vector: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
@@ -147,7 +147,7 @@ class FolderIndex:
 
     @property
     def record(self) -> IndexRecord:
-        """What the index was made with; FolderError if there is no index, or a damaged one."""
+        """Record of the index; FolderError if the index is missing or damaged."""
         return self._newest().index.record
 
     def __len__(self) -> int:
@@ -166,8 +166,8 @@ class FolderIndex:
     ) -> FolderUpdate:
         """Bring the index up to date; it is created if there is none.
 
-        Files are compared by size and time of the last change, and those that differ by their contents. Work is written
-        in batches: an update that was interrupted continues where it ended.
+        Files are compared by size and time of the last change, and by their contents where these differ. Work is
+        written in batches; an interrupted update continues where it ended.
 
         Args:
             captioner: model that describes the images, as `limner.load` returns it.
@@ -180,7 +180,7 @@ class FolderIndex:
         Raises:
             FolderError: the index is damaged or was made with another model or other features, the folder has no image
                 any more, or another process updates the index.
-            WriteError: the index cannot be written; what was written before is kept.
+            WriteError: the index cannot be written; earlier batches are kept.
         """
         if captioner.folder is None:
             raise FolderError("expected a captioner that was loaded from one folder, got an ensemble or a new model")
@@ -222,7 +222,7 @@ class FolderIndex:
         return FolderUpdate(unchanged=len(rows)) if is_same and not scan.unreadable else None
 
     def _scan(self, recursive: bool) -> Scan:
-        """Find the images of the folder; FolderError if there is none, as in a folder whose disk is not connected."""
+        """Find the images of the folder; FolderError if it has none, as on a disk that is not connected."""
         scan = scan_folder(self.folder, recursive=recursive, skip=self.path)
         if not scan.files:
             reason = next(iter(scan.unreadable.values()), None)
@@ -255,7 +255,8 @@ class FolderIndex:
         MediaError if the image cannot be read, FolderError if the index is damaged.
 
         Args:
-            image: path, encoded bytes, PIL image or array (H, W, 3); the file of a path is no result, its copies are.
+            image: path, encoded bytes, PIL image or array (H, W, 3); a file that is the query is not returned, but its
+                copies are.
             count: number of results.
         """
         snapshot = self._newest()
@@ -294,7 +295,7 @@ class FolderIndex:
 
 
 def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
-    """Check that an index was made with the captioner of a digest; FolderError if it was made with another one."""
+    """Check that an index was made with the captioner of a digest; FolderError for another captioner."""
     if record.captioner != digest:
         raise FolderError(
             f"{index}: has captions in '{record.lang}' of {record.model or 'a model that is in no folder'}, which is "
@@ -304,7 +305,7 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
 
 
 def _require_features(index: Path, record: IndexRecord, searcher: Searcher) -> None:
-    """Check that the features of an index are the searcher's; FolderError if they are of another backbone."""
+    """Check that the features of an index fit the searcher; FolderError for features of another backbone."""
     if record.features != searcher.digest:
         raise FolderError(f"{index}: has features of another backbone; {REBUILD}")
 

@@ -1,9 +1,9 @@
 """Captions in the metadata of image files: XMP, EXIF, IPTC and the texts of PNG, in every format that Pillow reads.
 
-Cameras and programs fill the fields of captions with their names, file names and settings, which are no captions. An
-XMP packet (ISO 16684-1) has `dc:description` and `Iptc4xmpCore:AltTextAccessibility`. It is a text in XML that comes
-with a photograph from anywhere: a document type declaration, which entities need, is refused. Only properties of the
-image count; ingredients of a composed image have properties of their own, inside it.
+Cameras and programs fill the fields of captions with their names, file names and settings, which are left out. An XMP
+packet (ISO 16684-1) has `dc:description` and `Iptc4xmpCore:AltTextAccessibility`. A packet is untrusted XML: a document
+type declaration, which entities need, is refused. Only properties of the image itself count, not properties of the
+ingredients of a composed image.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
     """Return the texts of the captions in an XMP packet or a sidecar, of the default language of each property first.
 
-    With `is_damaged`, as much is read as possible of a damaged packet. MetadataError if the packet is damaged, too
-    large, or declares a document type.
+    With `is_damaged`, a damaged packet is read as far as possible. MetadataError if the packet is damaged, too large,
+    or declares a document type.
     """
     descriptions = _descriptions(_parse_rdf(packet, is_damaged))
     texts: list[str] = []
@@ -103,7 +103,7 @@ def _set_text(descriptions: list[Any], name: str, text: str, lang: str) -> None:
 
 
 def _descriptions(rdf: Any) -> list[Any]:  # noqa: ANN401  (lxml has no types)
-    """Return the descriptions of the image, which is the subject of the first one, has no name, or has a UUID."""
+    """Return the descriptions whose subject is the image: the subject of the first description, no name, or a UUID."""
     descriptions = rdf.findall(_DESCRIPTION)
     subjects = [item.get(f"{{{_RDF}}}about") or item.get("about") or "" for item in descriptions]
     return [
@@ -147,12 +147,12 @@ def _parse_rdf(packet: bytes, is_damaged: bool = False) -> Any:  # noqa: ANN401
 
 _IPTC_CAPTION = (2, 120)
 _RAW_PROFILE = "Raw profile type "
-"""Begin of the keyword under which ImageMagick and ExifTool store a packet (xmp) or captions (iptc) in PNG."""
+"""Prefix of the keyword under which ImageMagick and ExifTool store a packet (xmp) or captions (iptc) in PNG."""
 _BEGIN, _END = b"<x:xmpmeta", re.compile(rb"</x:xmpmeta\s*>")
 _MACHINES = (ExifTags.Base.Make, ExifTags.Base.Model, ExifTags.Base.Software)
 _XP_TEXTS = (ExifTags.Base.XPTitle, ExifTags.Base.XPComment, ExifTags.Base.XPSubject)
 _UTF8_ENTRIES = ((b"\x0e\x01\x81\0", b"\x0e\x01\2\0"), (b"\x01\x0e\0\x81", b"\x01\x0e\0\2"))
-"""Beginning of an ImageDescription of type 129 (UTF-8, EXIF 3.0), which Pillow skips, and of type 2."""
+"""Prefix of an ImageDescription of type 129 (UTF-8, EXIF 3.0), which Pillow skips, and of type 2."""
 _WORD = re.compile(r"[^\W_]+")
 _STRUCTURED = re.compile(r"\{.*\}|\[[\[{\"].*\]|<.*(xmlns|\?>).*|\w+=\S.*|.*\bSteps: \d+, Sampler: .*", re.DOTALL)
 """JSON, XML, settings (`ImageJ=1.53t`), and parameters of image generators."""
@@ -160,18 +160,18 @@ _FILLER = re.compile(r"(.)\1+", re.DOTALL)
 _MACHINE_WORDS = frozenset(read_bytes(Path(__file__).with_name("machine_words.txt")).decode().split())
 """Words that names of cameras, messages of programs and placeholders consist of, besides numbers."""
 _SHORT = 5
-"""Largest number of letters and digits of a caption without words; longer ones are times and numbers of files."""
+"""Largest number of letters and digits of a caption without words; longer texts are times and numbers of files."""
 
 
 class Metadata(NamedTuple):
-    """Metadata of an image that captions are about."""
+    """Caption and XMP packet of an image file."""
 
     caption: str = ""  # the first caption; empty if there is none
     packet: bytes | None = None  # XMP packet; None if there is none
 
 
 def read_metadata(source: Path | bytes) -> Metadata:
-    """Read the caption and the XMP packet of an image file or its contents; damaged metadata and files have none."""
+    """Read the caption and the XMP packet of an image file or its contents; both are empty where damaged."""
     packet = None
     # Pillow raises almost any exception for a damaged file, and warns of damaged metadata.
     with suppress(Exception), catch_warnings(action="ignore"), opened_image(source) as image:
@@ -277,11 +277,11 @@ def decode_unicode(data: bytes) -> str:
 
 
 def is_caption(text: str, names: Collection[str] = ()) -> bool:
-    """Whether a text of the metadata, without white space around it, is a caption, not what a program enters.
+    """Whether a text of the metadata, without white space around it, is a caption and not written by a program.
 
     False for binary data, repeated signs, punctuation, file names, structured data, and a text that consists of
     numbers, identifiers, words of the lower-case names of the camera and the program, and words of cameras and
-    programs, unless short numbers and identifiers are all that it has ('1984', 'H2O').
+    programs, unless it consists of short numbers and identifiers alone ('1984', 'H2O').
     """
     is_binary = any(sign == "\ufffd" or (unicodedata.category(sign) == "Cc" and not sign.isspace()) for sign in text)
     is_filler = _FILLER.fullmatch(text) is not None and unicodedata.category(text[0]) != "Lo"

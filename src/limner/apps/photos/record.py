@@ -1,4 +1,4 @@
-"""What an index was made with, by which an index of another captioner is refused."""
+"""The record of an index, by which an index of another captioner is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limner.storage.json_text import to_json
 from limner.storage.lance_tables import load_record
 
 RECORD = "index.json"
-"""File in an index with the settings it was made with."""
+"""File of an index with its record."""
 _BLOCK = 1 << 20
 VERSION = 5
 """Version of the layout of an index."""
@@ -37,7 +37,7 @@ class IndexRecord(Settings):
     lang: str
     """Language of the captions, and of the queries."""
     features: str
-    """SHA-256 of the weights of the backbone whose features are searched."""
+    """SHA-256 of the weights of the backbone of the searched features."""
     vector_dim: Count
     """Size of the pooled features of an image."""
     space: str = ""
@@ -49,7 +49,7 @@ class IndexRecord(Settings):
 
     @classmethod
     def from_captioner(cls, captioner: BaseCaptioner, searcher: Searcher) -> IndexRecord:
-        """Describe a new index of a captioner, whose features a searcher computes."""
+        """Create the record of a new index, from its captioner and the searcher that computes the features."""
         model, folder = "", captioner.folder
         if folder is not None:
             model = f"built-in:{folder.name}" if is_pretrained(folder) else str(folder.resolve())
@@ -72,7 +72,7 @@ class IndexRecord(Settings):
         """Read the record of an index; FolderError if it is missing, damaged, or of another version of Limner."""
         record = load_record(cls, index / RECORD, VERSION, DamagedIndexError, REBUILD)
         if record.digest != record._digest():
-            raise damaged(index, f"{RECORD} does not have its digest")
+            raise damaged_error(index, f"{RECORD} does not have its digest")
         return record
 
     def save(self, index: Path) -> None:
@@ -85,7 +85,7 @@ class IndexRecord(Settings):
         return xxhash.xxh3_128_hexdigest(to_json(values, sort_keys=True).encode())
 
 
-def damaged(index: Path, reason: str) -> DamagedIndexError:
+def damaged_error(index: Path, reason: str) -> DamagedIndexError:
     """Return the error of a damaged index."""
     return DamagedIndexError(f"{index}: damaged index ({reason}); {REBUILD}")
 

@@ -1,7 +1,7 @@
-"""The Lance tables of an index: files with their digests, and what is known of the contents of each digest.
+"""The Lance tables of an index: files with their digests, and caption, thumbnail and features of each digest.
 
 Rows have checksums. A change is one commit of Lance: an update that is killed leaves whole batches. At the end of an
-update the record gets the state of both tables, by which a part that is gone, older or of another index is found.
+update the state of both tables is recorded, so that a missing, older or foreign part is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from limner.apps.photos.record import RECORD, IndexRecord, damaged
+from limner.apps.photos.record import RECORD, IndexRecord, damaged_error
 from limner.errors import DamagedIndexError, FolderError, WriteError, system_reason
 from limner.features.spec import FeatureArray
 from limner.storage.hashes import CHECKSUM
@@ -30,8 +30,8 @@ FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
 DETAILS_CHECKSUM = "details_checksum"
 """Checksum of the caption and the thumbnail; `CHECKSUM` covers the vector."""
-KEPT_VERSIONS = timedelta(hours=1)
-"""Age up to which replaced versions are kept for programs that still read them."""
+MAX_VERSION_AGE = timedelta(hours=1)
+"""Age of replaced versions at which they are removed; until then other programs may read them."""
 MAX_FRAGMENTS = 100
 """Parts of a table above which they are merged."""
 _DELETED_TOGETHER = 500
@@ -48,7 +48,7 @@ class FileRow(NamedTuple):
 
 
 class ImageRow(NamedTuple):
-    """What is stored of the contents of one digest."""
+    """Caption, tags and thumbnail of the contents of one digest."""
 
     digest: bytes
     caption: str  # caption of the image; empty where the captioner has withheld it
@@ -89,14 +89,12 @@ def _images_schema(record: IndexRecord) -> pa.Schema:
 class IndexParts:
     """An index whose parts belong together, opened at one time.
 
-    Attributes:
-        record: what it was made with.
-        files: state of each file at the last update, by path.
-        rows: number of the row of each digest in the table of contents.
+    Attributes: record: record of the index. files: state of each file at the last update, by path. rows: number of the
+        row of each digest in the table of contents.
     """
 
     def __init__(self, index: Path) -> None:
-        """Read all but the contents; FolderError names a part that is missing, damaged, or of another state."""
+        """Read the record and the rows of both tables; FolderError for a missing, damaged or outdated part."""
         self._index, self.record = index, IndexRecord.load(index)
         with damage_raised_as(self._damaged):
             files, self._images = (_open_table(index, name) for name in (FILES, IMAGES))
@@ -136,7 +134,7 @@ class IndexParts:
             raise self._damaged(f"a row of {table} does not have its checksum")
 
     def _damaged(self, reason: str) -> DamagedIndexError:
-        return damaged(self._index, reason)
+        return damaged_error(self._index, reason)
 
 
 def open_index(index: Path) -> IndexParts:
@@ -145,7 +143,7 @@ def open_index(index: Path) -> IndexParts:
     FolderError for a part that is missing, damaged or of another state, or a record of another version of Limner.
     """
     if not (index / RECORD).exists() and has_index(index):
-        raise damaged(index, f"{RECORD} is gone")
+        raise damaged_error(index, f"{RECORD} is gone")
     while True:
         state = state_of_index(index)
         try:
@@ -157,7 +155,7 @@ def open_index(index: Path) -> IndexParts:
 
 
 def has_index(index: Path) -> bool:
-    """Whether a folder has a part of an index, other than the empty tables of one whose making was interrupted."""
+    """Whether a folder has a part of an index, except empty tables from an interrupted creation."""
     tables = [index / name for name in (FILES, IMAGES) if (index / name).exists()]
     return (index / RECORD).exists() or not all(map(_is_empty, tables))
 
@@ -185,15 +183,15 @@ def create_index(index: Path, record: IndexRecord) -> None:
 
 
 def state_of_index(index: Path) -> tuple[str, ...]:
-    """Return what changes with each write to a part of the index."""
+    """Return values that change with each write to a part of the index."""
     record = index / RECORD
     return *map(state_of, (index / FILES, index / IMAGES)), str(record.stat().st_mtime_ns if record.exists() else 0)
 
 
 def _open_table(index: Path, name: str) -> Any:  # noqa: ANN401  (Lance has no types)
-    """Open the newest version of a table, whose files have the sizes that it names."""
+    """Open the newest version of a table, and check the sizes of its files."""
     if not exists(index / name):
-        raise damaged(index, f"{name} is gone")
+        raise damaged_error(index, f"{name} is gone")
     table = open_table(index / name)
     for fragment in table.get_fragments():
         for part in fragment.data_files():
@@ -207,9 +205,9 @@ def _require_size(index: Path, part: Path, size: int | None) -> None:
     try:
         stored = (index / part).stat().st_size
     except OSError as error:
-        raise damaged(index, f"{part}: {system_reason(error)}") from None
+        raise damaged_error(index, f"{part}: {system_reason(error)}") from None
     if size is not None and stored != size:
-        raise damaged(index, f"{part}: expected {size:,} bytes, found {stored:,}")
+        raise damaged_error(index, f"{part}: expected {size:,} bytes, found {stored:,}")
 
 
 def _state_of_tables(*tables: Any) -> str:  # noqa: ANN401
@@ -227,7 +225,7 @@ def begin_update(index: Path, record: IndexRecord) -> IndexRecord:
 
 
 def end_update(index: Path, record: IndexRecord) -> None:
-    """Merge small parts of the tables, remove replaced versions, and record the state; WriteError if they cannot be."""
+    """Merge small parts of the tables, remove replaced versions, and record the state; may raise WriteError."""
     with write_errors(index):
         tables = [open_table(index / name) for name in (FILES, IMAGES)]
         for table in tables:
@@ -235,7 +233,7 @@ def end_update(index: Path, record: IndexRecord) -> None:
             deleted = sum(fragment.num_deletions for fragment in fragments)
             if len(fragments) > MAX_FRAGMENTS or 2 * deleted > table.count_rows():
                 table.optimize.compact_files()
-            table.cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
+            table.cleanup_old_versions(older_than=MAX_VERSION_AGE, delete_unverified=True)
         state = _state_of_tables(*(open_table(index / name) for name in (FILES, IMAGES)))
     record.model_copy(update={"state": state}).save(index)
 
@@ -262,7 +260,7 @@ def append_images(index: Path, record: IndexRecord, rows: Sequence[ImageRow], ve
 
 
 def delete_images(index: Path, digests: Sequence[bytes]) -> None:
-    """Remove what is known of contents that no file has any more; WriteError if the table cannot be written."""
+    """Remove the rows of contents without a file; WriteError if the table cannot be written."""
     with write_errors(index):
         table = open_table(index / IMAGES)
         for begin in range(0, len(digests), _DELETED_TOGETHER):

@@ -1,7 +1,7 @@
-"""Update of an index: only files that are new or have changed are read, and only new contents are described.
+"""Update of an index: only new and changed files are read, and only new contents are described.
 
-Images are read and encoded in threads, ahead of the captions, chunk by chunk: what a commit of the index needs. An
-image file is read and decoded once, for its digest, its thumbnail and the input of the backbone.
+Images are read and encoded in threads, ahead of the captions; a chunk of images is written by one commit. An image file
+is read and decoded once, for its digest, its thumbnail and the input of the backbone.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 CHUNK_SIZE = 128
 """Number of files that are written by one commit."""
 CHUNKS_AHEAD = 2
-"""Chunks that are encoded while another one is captioned, so that the encoders always have work."""
+"""Number of chunks that are encoded while another chunk is captioned, so that the encoders always have work."""
 _READ_AHEAD = 2 * CHUNK_SIZE
 
 UNSETTLED_NS = 2_000_000_000
-"""Age in nanoseconds below which a file may change again without another time of its last change."""
+"""Age in nanoseconds below which a file may change again without a new modification time."""
 UNSETTLED = -1
-"""Time of the last change of a file that is read again by the next update."""
+"""Recorded modification time that makes the next update read the file again."""
 _BLOCK = 1 << 20
 
 
-class FoundFile(NamedTuple):
+class ImageFile(NamedTuple):
     """An image file in a folder."""
 
     path: str  # path relative to the folder; bytes that are not UTF-8 are surrogates, see `os.fsdecode`
@@ -59,7 +59,7 @@ class FoundFile(NamedTuple):
 class Scan(NamedTuple):
     """Result of `scan_folder`."""
 
-    files: list[FoundFile]  # image files by their paths, in order
+    files: list[ImageFile]  # image files by their paths, in order
     unreadable: dict[str, str]
     """Reason of each folder that cannot be listed, by its path relative to the scanned folder."""
 
@@ -70,7 +70,7 @@ def scan_folder(folder: Path, *, recursive: bool = True, skip: Path | None = Non
     Hidden files and folders are skipped. Links to files are followed, links to folders are not, so that a loop of links
     ends.
     """
-    files: list[FoundFile] = []
+    files: list[ImageFile] = []
     unreadable: dict[str, str] = {}
     pending = [""]
     while pending:
@@ -84,20 +84,20 @@ def scan_folder(folder: Path, *, recursive: bool = True, skip: Path | None = Non
                     if entry.is_dir(follow_symlinks=False):
                         if recursive and (skip is None or folder / path != skip):
                             pending.append(path)
-                    elif IMAGE.matches(entry.name) and (file := _find(entry, path)) is not None:
+                    elif IMAGE.matches(entry.name) and (file := _image_file(entry, path)) is not None:
                         files.append(file)
         except OSError as error:
             unreadable[inside or "."] = system_reason(error)
     return Scan(sorted(files), unreadable)
 
 
-def _find(entry: os.DirEntry[str], path: str) -> FoundFile | None:
-    """Return a file; None for what is no file, such as a pipe or a link to a folder."""
+def _image_file(entry: os.DirEntry[str], path: str) -> ImageFile | None:
+    """Return a file; None for other entries, such as a pipe or a link to a folder."""
     try:
         facts = entry.stat()
     except OSError:  # a link to nothing, or a file that has just been removed
         return None
-    return FoundFile(path, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+    return ImageFile(path, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
 
 
 class ReadFile(NamedTuple):
@@ -202,7 +202,7 @@ def read_image_file(folder: Path, path: str, searcher: Searcher, known: Containe
 
 @dataclass
 class FolderUpdate:
-    """Numbers of files by what has happened to them since the last update."""
+    """Numbers of files by their change since the last update."""
 
     added: int = 0
     """New files."""
@@ -213,7 +213,7 @@ class FolderUpdate:
     removed: int = 0
     """Files that are gone."""
     unchanged: int = 0
-    """Files as they were."""
+    """Unchanged files."""
     described: int = 0
     """Images that were described by this update."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class Updater:
         self._cut_off = 0
 
     def run(self, scan: Scan, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
-        """Read what has changed in the scanned folder, and write it in batches."""
+        """Read the changes of the scanned folder, and write them in batches."""
         self._gone = self._find_gone(scan)
         todo = [file for file in scan.files if verify or not is_unchanged(file, self._before.get(file.path))]
         done = 0
@@ -256,7 +256,7 @@ class Updater:
         return self.result
 
     def _find_gone(self, scan: Scan) -> set[str]:
-        """Return the paths that are no longer there; not those in folders that cannot be listed."""
+        """Return the paths that no longer exist, except paths in folders that cannot be listed."""
         if "." in scan.unreadable:
             return set()
         closed = tuple(f"{name}{os.sep}" for name in scan.unreadable)
@@ -277,7 +277,7 @@ class Updater:
         self._rows.update((row.path, row) for row in changed)
 
     def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
-        """Caption images, and write what is known of them."""
+        """Caption images, and write their rows."""
         features = {self._folder / image.file.row.path: image.features for image in images}
         captioner, paths = self._captioner, [*features]
         if isinstance(captioner, ExportedCaptioner) and captioner.manifest.backbone_sha256 == self._searcher.digest:
@@ -309,7 +309,7 @@ class Updater:
             self.result.changed += 1
 
     def _finish(self) -> None:
-        """Remove what is gone, and compact the tables if anything has changed."""
+        """Remove files that no longer exist, and compact the tables if anything has changed."""
         self.result.removed = len(self._gone) - self.result.moved
         for path in self._gone:
             del self._rows[path]
@@ -321,6 +321,6 @@ class Updater:
         tables.end_update(self._index, self._record)
 
 
-def is_unchanged(file: FoundFile, row: tables.FileRow | None) -> bool:
-    """Whether a file is as at the last update, of which it has a row; None for a new file."""
+def is_unchanged(file: ImageFile, row: tables.FileRow | None) -> bool:
+    """Whether a file has the size and time of its row of the last update; false without a row."""
     return row is not None and (row.size, row.modified) == (file.size, file.modified) and not row.error

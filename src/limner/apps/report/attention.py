@@ -1,7 +1,6 @@
 """Attention: plots of alignments and of images in a folder with a page, and the section of the report.
 
-The figure of the report whose script shows the attention of one word is also on the page of the service, with the same
-script (`plots/web/attention.js`).
+The report and the page of the service show the attention of a word by the same script (`plots/web/attention.js`).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def save_attention(
     """Plot the alignment, the attention over the image and the image gate of captions or translations; return the page.
 
     The plots are named by the number of the sentence: 1-alignment.png, 1-image.png; existing files of these names are
-    replaced. `title` is what the sentences are called on the page: 'captions' or 'translations'.
+    replaced. `title` names the sentences on the page: 'captions' or 'translations'.
     """
     entries = []
     for number, sentence in enumerate(sentences, start=1):
@@ -92,8 +91,8 @@ def attended_panels(
     """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
 
     The weights are (T, L); the features define the grid of the L locations or the frames. `side` is the longer side of
-    a heat map in pixels, and half that of a strip of frames. With `film` the heat maps are grey with white highlights,
-    as in Xu et al. (2015). The result is empty if no features have L locations or frames.
+    a heat map in pixels, and half the longer side of a strip of frames. With `film` the heat maps are grey with white
+    highlights, as in Xu et al. (2015). The result is empty if no features have L locations or frames.
     """
     values = np.asarray(weights, dtype=np.float64)
     locations = values.shape[1]
@@ -137,7 +136,7 @@ def alignment_of(explanation: Explanation) -> Figure | None:
 
 
 def target_of(explanation: Explanation) -> str:
-    """The target sentence, its words coloured by their gate if there is one."""
+    """The target sentence; its words are coloured by their gates, if the model has gates."""
     if explanation.gate is None:
         return " ".join(explanation.words)
     return Markup(gate_spans(explanation.words, explanation.gate[:-1]))
@@ -161,7 +160,7 @@ def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterat
 
 
 def _has_frames(spec: FeatureSpec, locations: int) -> bool:
-    """Whether the rows of features are this number of frames."""
+    """Whether `locations` are the frames of a video with these features."""
     return spec.frame_by_frame and spec.shape[0] == locations
 
 

@@ -17,8 +17,8 @@ COLUMN, ROW = 1.28, 0.62  # distance of two steps and of two hypotheses of a ste
 LEFT = 0.5  # space before the root in inches
 LINE = 0.21  # height of a line of the ranking in inches
 WORD = 10  # maximum number of characters of a word in a node
-RANKED = 8  # number of hypotheses of the ranking that are printed under the tree
-_BEST, _COMPLETE, _DROPPED_NUMBER = COLOURS[0], COLOURS[2], "#8b919c"
+MAX_RANKED = 8  # number of hypotheses of the ranking that are printed under the tree
+_BLUE, _GREEN, _DROPPED_NUMBER = COLOURS[0], COLOURS[2], "#8b919c"
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
@@ -26,15 +26,15 @@ def beam_tree(explanation: BeamExplanation) -> Figure:
     """Plot the tree of a beam search from left to right, one column for each step.
 
     As in the usual drawings of beam search, the number on an arrow is the log-probability of the word, and the number
-    above a node is the log-probability of the whole hypothesis. Grey hypotheses fell out of the beam; green ones are
-    complete, with their final rank; a dashed frame marks hypotheses that were in the beam when the search stopped or
-    that were cut off at the maximum length. The path of the best one is blue.
+    above a node is the log-probability of the whole hypothesis. Grey hypotheses fell out of the beam; green hypotheses
+    are complete, with their final rank; a dashed frame marks hypotheses that were in the beam when the search stopped
+    or that were cut off at the maximum length. The path of the best hypothesis is blue.
     """
     tree = explanation.tree
     places = _layout(tree)
     columns = 1 + max(x for x, _ in places)
     top, bottom = max(y for _, y in places), min(y for _, y in places)
-    lines = _ranking_lines(explanation)[: RANKED + 1]
+    lines = _ranking_lines(explanation)[: MAX_RANKED + 1]
     height = (top - bottom) * ROW + 1.5 + LINE * (len(lines) + 1)
     figure = Figure(figsize=(max(6.5, columns * COLUMN + LEFT), height))
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -78,18 +78,18 @@ def _layout(tree: BeamTree) -> list[tuple[int, float]]:
 
 
 def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool) -> None:
-    colour = _BEST if best else FAINT if node.outcome == "dropped" else INK
+    colour = _BLUE if best else FAINT if node.outcome == "dropped" else INK
     style = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops={**style, "linewidth": 2.0 if best else 0.8})
     share = 0.5 if start[1] == end[1] else 0.6  # arrows from one node are further apart at their heads
     middle = (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    axes.text(*middle, _number(node.log_prob), fontsize=7, color=_BEST if best else INK, bbox=box, **_CENTRED)
+    axes.text(*middle, _number(node.log_prob), fontsize=7, color=_BLUE if best else INK, bbox=box, **_CENTRED)
 
 
 def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Point, best: bool) -> None:
     node, word = explanation.tree.nodes[number], explanation.words[number]
-    colour = _BEST if best else _COMPLETE if node.outcome == "complete" else FAINT if node.outcome == "dropped" else INK
+    colour = _BLUE if best else _GREEN if node.outcome == "complete" else FAINT if node.outcome == "dropped" else INK
     box = {"boxstyle": "round,pad=0.28", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8 if best else 0.9}
     box["linestyle"] = "--" if node.outcome in ("open", "cut off") else "-"
     ink = INK if node.outcome == "dropped" and not best else "black"
@@ -114,13 +114,13 @@ def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], h
     """Draw the explanation of the signs above the tree, and the ranking under it."""
     heading = f"Beam search, {explanation.settings.beam_size} hypotheses. On an arrow: log P(word); above a node: "
     axes.text(0.15, height - 0.14, f"{heading}log P(hypothesis).", va="top", fontsize=9.5, weight="bold")
-    signs = {"▢ best": _BEST, "▢ complete, with rank": _COMPLETE, "▢ continued": INK, "▢ fell out of the beam": FAINT}
+    signs = {"▢ best": _BLUE, "▢ complete, with rank": _GREEN, "▢ continued": INK, "▢ fell out of the beam": FAINT}
     x = 0.15
     for name, colour in {**signs, "dashed: in the beam when the search stopped, or cut off": INK}.items():
         axes.text(x, height - 0.36, name, va="top", fontsize=8.5, color=colour)
         x += 0.2 + 0.075 * len(name)
     for row, line in enumerate(lines):
-        colour, weight = _BEST if row == 1 else INK if row else "black", "normal" if row else "bold"
+        colour, weight = _BLUE if row == 1 else INK if row else "black", "normal" if row else "bold"
         text = axes.text(0.15, LINE * (len(lines) - row), line, va="center", fontsize=8.5, family="monospace")
         text.set(color=colour, weight=weight)
 
@@ -142,7 +142,7 @@ def _ranking_lines(explanation: BeamExplanation) -> list[str]:
 def beam_text(explanation: BeamExplanation) -> str:
     """Write the tree of a beam search as text, one hypothesis a line, and the final ranking.
 
-    A line has the word, its log-probability, the log-probability of the hypothesis, and what became of the hypothesis.
+    A line has the word, its log-probability, and the log-probability and outcome of the hypothesis.
     """
     tree = explanation.tree
     children: list[list[int]] = [[] for _ in tree.nodes]

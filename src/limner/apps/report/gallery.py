@@ -1,4 +1,4 @@
-"""Items of an evaluation for the report: which are shown, with marks of right and wrong words."""
+"""Selection of the items of an evaluation for the report, with marks of right and wrong words."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Card(NamedTuple):
 
 
 def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
-    """Draw at random the rows of the items shown first: items with an image before others, no image twice."""
+    """Draw the rows of the items shown first: items with an image before items without, no image twice."""
     order = random.Random(seed).sample(range(len(items)), len(items))
     order.sort(key=lambda row: items[row].image is None)
     return _distinct(order, items, FIRST, set())
@@ -75,7 +75,7 @@ def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
 
 
 def choose_to_explain(chosen: dict[int, str], items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
-    """Choose two sentences of the best, of the sample and of the worst, then others, at most `EXPLAINED` in total."""
+    """Choose two sentences each of the best, the sample and the worst, then more, at most `EXPLAINED` in total."""
     groups = {name: [row for row, group in chosen.items() if group == name] for name in ("best", "sample", "worst")}
     rows = [row for name in groups for row in groups[name][:2]]
     return [items[row] for row in dict.fromkeys((*rows, *range(len(items)))) if items[row].hypothesis][:EXPLAINED]
@@ -103,8 +103,7 @@ def cards(
 def mark_words(text: str, references: Sequence[str]) -> list[MarkedWord]:
     """Mark the words of a sentence: right if a reference has them, else wrong; without references, none is marked.
 
-    A word that occurs more often than in any one reference is right as often as it occurs there, as in BLEU. The parts
-    make up `text` when joined.
+    Occurrences of a word beyond its maximum count in a reference are wrong, as in BLEU. The joined parts are `text`.
     """
     allowed: Counter[str] = Counter()
     for reference in references:
@@ -155,7 +154,7 @@ def _image_of(item: EvaluatedItem) -> str:
 
 
 def _distinct(rows: Iterable[int], items: Sequence[EvaluatedItem], count: int, taken: set[str]) -> list[int]:
-    """Take the first rows whose images are not taken yet, and take these."""
+    """Return the first `count` rows whose images are not in `taken`, and add these images to `taken`."""
     chosen: list[int] = []
     for row in rows:
         if len(chosen) == count:

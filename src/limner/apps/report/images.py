@@ -40,7 +40,7 @@ REGION_COLOURS = (
 )  # fmt: skip
 """Colours of the boxes of described regions, in turn."""
 MIN_SIDE = 640
-"""Longer side of a drawing of regions in pixels, at least; smaller images are enlarged so that the text can be read."""
+"""Minimum longer side of a drawing of regions in pixels; smaller images are enlarged so that the text can be read."""
 REGION_FONT_SIZE, PADDING, LINE = 14, 3, 3
 
 Box = tuple[float, float, float, float]
@@ -108,7 +108,7 @@ def open_stills(path: Path, count: int = KEY_FRAMES, *, min_side: int | None = N
 
 
 def film_strip(frames: Sequence[Image.Image], side: int, columns: int | None = None) -> Image.Image:
-    """Lay out frames in rows of `columns`, by default in one row, in the size of the first, `side` pixels long."""
+    """Lay out frames in rows of `columns`, by default one row; all get the size of the first, `side` pixels long."""
     columns = columns or len(frames)
     rows = math.ceil(len(frames) / columns)
     scale = side / max(frames[0].size)
@@ -148,7 +148,7 @@ def contact_sheet(collection: Collection, split: str | None = None, *, boxes: bo
 def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], notes: Sequence[str] = ()) -> Image.Image:
     """Draw images, cut to the size of thumbnails, in rows of at most `COLUMNS`, each with its caption.
 
-    Below each caption is a note, of which the end is drawn where it is longer than a line; without notes, no such line.
+    Each caption has a line with a note below it, shortened at its start to one line; without notes, no such line.
     """
     columns = min(COLUMNS, len(tiles))
     rows = -(-len(tiles) // columns)
@@ -157,7 +157,7 @@ def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], notes: Sequence[str] = 
     draw = ImageDraw.Draw(sheet)
     for index, (image, caption) in enumerate(tiles):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
-        sheet.paste(_cut(image), (left, top))
+        sheet.paste(_crop(image), (left, top))
         lines = [(line, TEXT) for line in _wrap(caption)]
         if notes:
             too_long = len(notes[index]) > LINE_LENGTH
@@ -184,7 +184,7 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
 def draw_regions(image: Image.Image, regions: Sequence[tuple[Box, str]]) -> Image.Image:
     """Draw the boxes of regions (left, top, width and height in pixels), each with its description at its corner.
 
-    The first is drawn last, on top of the others.
+    The first region is drawn last, on top of the others.
     """
     factor = max(1.0, MIN_SIDE / max(image.size))
     drawing = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.LANCZOS)
@@ -232,10 +232,10 @@ def _tile(path: Path, regions: Sequence[Region]) -> Image.Image:
         left, top, across, down = region.box
         colour = ENTITY_COLOURS[entities.index(region.entity or str(region.box)) % len(ENTITY_COLOURS)]
         draw.rectangle((left, top, left + across, top + down), outline=colour, width=width)
-    return _cut(image)
+    return _crop(image)
 
 
-def _cut(image: Image.Image) -> Image.Image:
+def _crop(image: Image.Image) -> Image.Image:
     """Resize an image and cut off its ends, so that it has the size of a thumbnail."""
     return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
 

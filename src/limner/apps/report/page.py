@@ -21,7 +21,7 @@ from limner.apps.report.gallery import SEED
 from limner.apps.report.images import Thumbnails
 from limner.apps.report.rendering import render_page, without_folders
 from limner.apps.report.scores import LABELS, control_tables
-from limner.apps.report.sections import PageContext, beginning, evaluation_section, read_diagnoses, read_groundings
+from limner.apps.report.sections import PageContext, evaluation_section, first_section, read_diagnoses, read_groundings
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
@@ -38,7 +38,7 @@ FACT_LABELS = {"epochs": "kept epoch", "seed": "random seed", "step_seconds": "s
 
 
 class LearningCurves(NamedTuple):
-    """Plots of a training, and what they mark."""
+    """Plots of a training, and the marked epochs."""
 
     charts: list[Markup]
     kept: str  # sentence on the kept weights; empty if no validation of the log belongs to them
@@ -59,7 +59,7 @@ def write_report(run: Path, out: Path) -> Path:
 
 
 def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Evaluation | None:
-    """Choose the evaluation of the beginning: of the right images, of the test split, with the recipe's settings."""
+    """Choose the evaluation of the first section: right images, test split, settings of the recipe."""
 
     def distance(evaluation: Evaluation) -> tuple[bool, bool, bool, int]:
         is_other = evaluation.split != test
@@ -134,7 +134,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "run_name": name,
         "title": config.recipe.get("description") or name,
         "about": [without_folders(part) for part in _about(config)],
-        "beginning": None if first is None else beginning(first, context),
+        "beginning": None if first is None else first_section(first, context),
         "learning": learning_curves(config, log),
         "modality": context.modality,
         "evaluations": [evaluation_section(evaluation, context) for evaluation in right],
@@ -188,5 +188,5 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def frame_shape(shapes: Sequence[float]) -> float:
-    """Return the width by height of the frames of the images: the median of the images, from 1.0 to 1.8."""
+    """Return the aspect ratio of the frames of the images: the median of the images, from 1.0 to 1.8."""
     return round(min(1.8, max(1.0, median(shapes))), 3) if shapes else 4 / 3

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from limner.errors import RunError
 
 STYLES = ("look.css", "report.css")
-"""Style sheets of a report; the page of the service has the first one as well."""
+"""Style sheets of a report; the page of the service uses the first style sheet as well."""
 SCRIPTS = ("attention.js", "report.js")
-"""Parts of the script of a report, in their order; the page of the service has the first one as well."""
+"""Parts of the script of a report, in their order; the page of the service uses the first part as well."""
 
 
 def render_page(

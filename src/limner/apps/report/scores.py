@@ -31,7 +31,7 @@ PRIORITY = (
 )  # fmt: skip
 """Scores in the order in which headline numbers are chosen."""
 COMPARED = ("bleu1", "bleu2", "bleu3", "bleu4", "sacrebleu", "chrf", "chrf3", "ter", "cider", "rouge_l")
-"""Metrics of sentences that are computed again for the sentences of other items."""
+"""Metrics that are also computed for the sentences of other items, as a baseline."""
 REGION_BASELINES: dict[str, str] = _LABELS["region_baselines"]
 
 
@@ -83,7 +83,7 @@ def title_of(evaluation: Evaluation) -> str:
 
 
 def format_score(score: Score, value: float | None = None) -> str:
-    """Write the value of a score, or another value on its scale, with the decimals of the scale."""
+    """Format a value with the decimals of the scale of a score."""
     value = score.value if value is None else value
     if "scale:" in score.signature:
         return format_value(value, 1)
@@ -131,7 +131,7 @@ def headlines(
     modality: Modality,
     **options: Any,  # noqa: ANN401
 ) -> list[dict[str, Any]]:
-    """Choose the scores of the beginning of the report, each beside at most `MAX_BASELINES` of its `baselines`."""
+    """Choose the scores of the first section of the report, each beside at most `MAX_BASELINES` of its `baselines`."""
     by_name = {score.name: score for score in evaluation.scores}
     names = [name for name in (*PRIORITY, *by_name) if name in by_name and ":" not in name]  # not of single labels
     chosen = [by_name[name] for name in list(dict.fromkeys(names))[:HEADLINES]]
@@ -154,7 +154,7 @@ def baselines(
     of a uniform distribution.
     """
     names = [score.name for score in scores]
-    chance = {**_of_labels(evaluation.items, names, lang), **_of_other_items(evaluation.items, names, lang)}
+    chance = {**_constant_scores(evaluation.items, names, lang), **_other_item_scores(evaluation.items, names, lang)}
     by_score: dict[str, list[Baseline]] = {name: [chance[name]] if name in chance else [] for name in names}
     for score in scores:
         values = by_score[score.name]
@@ -162,7 +162,7 @@ def baselines(
             values.append(Baseline("random ranking", by_rank))
         if score.name == "perplexity" and vocabulary and lang not in LABEL_LANGUAGES:
             values.append(Baseline(f"uniform over {vocabulary:,} tokens", float(vocabulary)))
-        values += _recorded(evaluation, score.name, evaluations)
+        values += _recorded_scores(evaluation, score.name, evaluations)
         if score.name in published.get("values", {}):
             values.append(Baseline(published.get("row") or "published", published["values"][score.name]))
     return by_score
@@ -190,7 +190,7 @@ def random_ranking(score: Score) -> float | None:
 
 
 def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) -> dict[str, Any]:
-    """A headline number with the bars of the model and of its baselines, whose lengths are shares of the longest one.
+    """A headline number with bars of the model and of its baselines; lengths are relative to the longest bar.
 
     Values that are not finite have no bar.
     """
@@ -208,8 +208,8 @@ def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) ->
     return {"label": full_label(score.name, modality), "value": format_score(score), "note": note, "bars": bars}
 
 
-def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
-    """Scores of the model's own sentences for other items: each gets the sentence of an item half the split away."""
+def _other_item_scores(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
+    """Scores of the model's sentences for other items: each item gets the sentence of the item half a split away."""
     compared = [name for name in names if name in COMPARED]
     if lang in LABEL_LANGUAGES or len(items) < 2 or not compared or not all(item.reference_tokens for item in items):
         return {}
@@ -222,7 +222,7 @@ def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: 
     return {score.name: Baseline(what, score.value) for score in scores}
 
 
-def _of_labels(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
+def _constant_scores(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
     """Scores of the most frequent label, or of the mean position, for every item."""
     compared = [metric for metric in LABEL_METRICS if metric.name in names and metric.name != "calibration_error"]
     if not compared or not items or not all(item.references for item in items):
@@ -244,7 +244,7 @@ def _of_labels(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) 
     }
 
 
-def _recorded(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluation]) -> list[Baseline]:
+def _recorded_scores(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluation]) -> list[Baseline]:
     """Values of a score in the evaluations of the same split with an image control or a baseline of regions."""
     recorded = []
     for candidate in evaluations:

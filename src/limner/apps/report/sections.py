@@ -61,9 +61,9 @@ class PageContext(NamedTuple):
     evaluations: Sequence[Evaluation]
 
 
-def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
+def first_section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the beginning of the report: six items, and headline numbers with baselines."""
-    items, labels = _items(evaluation), is_of_labels(evaluation)
+    items, labels = _shown_items(evaluation), is_of_labels(evaluation)
     first = gallery.choose_first(items, gallery.SEED)
     chance: dict[str, Any] = {"vocabulary": context.vocabulary, "lang": context.lang or "en"}
     return {
@@ -79,7 +79,7 @@ def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
 def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the template variables of one evaluation."""
     modality, thumbnails, labels = context.modality, context.thumbnails, is_of_labels(evaluation)
-    items = _items(evaluation)
+    items = _shown_items(evaluation)
     translated = any(item.source is not None for item in items)
     chosen = gallery.choose_gallery(items, gallery.SEED)
     sizes = Counter(chosen.values())
@@ -104,7 +104,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "sentence_queries": sentence_queries(evaluation, thumbnails),
         "regions": region_cards(evaluation.regions, thumbnails),
         "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
-        **_attention(evaluation, gallery.choose_to_explain(chosen, items), context),
+        **_attention_part(evaluation, gallery.choose_to_explain(chosen, items), context),
     }
 
 
@@ -115,7 +115,7 @@ def is_of_labels(evaluation: Evaluation) -> bool:
 
 
 def confused_labels(items: Iterable[EvaluatedItem]) -> list[tuple[str, str, int]]:
-    """Count the pairs of a predicted and another right label, the most frequent first."""
+    """Count the pairs of a wrong predicted label and the right label, the most frequent first."""
     pairs = Counter[tuple[str, str]]()
     for item in items:
         right = "".join(item.references[:1]).split()
@@ -126,7 +126,7 @@ def confused_labels(items: Iterable[EvaluatedItem]) -> list[tuple[str, str, int]
 
 
 def gate_section(gates: GateStatistics) -> dict[str, Any]:
-    """The gate statistics of a split beside the published ones, and the words with the highest mean gate."""
+    """Gate statistics of a split beside the published statistics, and the words with the highest mean gate."""
     frequent = [entry for entry in gates.words if entry[2] >= MIN_COUNT]
     published = [PUBLISHED_GATES.get(threshold) for threshold in gates.thresholds]
     return {
@@ -175,12 +175,12 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
     return built
 
 
-def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
+def _shown_items(evaluation: Evaluation) -> list[EvaluatedItem]:
     """The items of an evaluation; items with tracks have their position errors as scores."""
     return gallery.by_position_error(evaluation.items) if gallery.is_of_tracks(evaluation) else list(evaluation.items)
 
 
-def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:
+def _attention_part(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:
     """Sentences with their attention; for translations, the reason if there are none."""
     if is_of_labels(evaluation):
         return {"explained": [], "attention_error": ""}
@@ -200,13 +200,13 @@ def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context:
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/*.json and build the tables of each diagnosis; RunError if a file is damaged."""
     paths = sorted((results_folder(run_folder) / "diagnosis").glob("*.json"))
-    return [_diagnosis(Diagnosis.load(path)) for path in paths]
+    return [_diagnosis_tables(Diagnosis.load(path)) for path in paths]
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/grounding/*.json and build the tables and heat maps of each; RunError if a file is damaged."""
     paths = sorted((results_folder(run_folder) / "diagnosis" / "grounding").glob("*.json"))
-    return [_grounding(Grounding.load(path), thumbnails) for path in paths]
+    return [_grounding_tables(Grounding.load(path), thumbnails) for path in paths]
 
 
 def heat_map_with_boxes(image: Image.Image, example: GroundingExample, grid: tuple[int, int]) -> Image.Image:
@@ -220,7 +220,7 @@ def heat_map_with_boxes(image: Image.Image, example: GroundingExample, grid: tup
     return heat_map
 
 
-def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+def _diagnosis_tables(diagnosis: Diagnosis) -> dict[str, Any]:
     """The tables of a diagnosis: title, note, conditions and the labels of their scores by metric."""
     note = f"{counted(diagnosis.sentences, 'sentence')}. {IMAGE_CONTROLS}"
     tables = [("Image ablations", note, diagnosis.image_controls)]
@@ -245,7 +245,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"diagnosis": diagnosis, "tables": labelled, "format": format_value}
 
 
-def _grounding(grounding: Grounding, thumbnails: Thumbnails) -> dict[str, Any]:
+def _grounding_tables(grounding: Grounding, thumbnails: Thumbnails) -> dict[str, Any]:
     def card(example: GroundingExample) -> tuple[str | None, GroundingExample]:
         try:
             heat_map = heat_map_with_boxes(open_image(Path(example.image)), example, grounding.grid)

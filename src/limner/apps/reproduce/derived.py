@@ -31,16 +31,16 @@ REPORTED_ITEMS = 1000  # number of items between two reports of progress
 
 
 class BackTranslatedRecord(Record):
-    """What a collection with generated source sentences was made from."""
+    """Origin of a collection with generated source sentences."""
 
     fingerprint: str
-    """Fingerprint of the collection that it is a copy of."""
+    """Fingerprint of the collection of the table."""
     generated_by: str
-    """Name of the run that translated, as its sentences are marked."""
+    """Name of the translating run, by which its sentences are marked."""
 
 
 class WithCorpusRecord(Record):
-    """What a collection with the sentence pairs of a corpus was made from."""
+    """Origin of a collection with the sentence pairs of a corpus."""
 
     fingerprint: str
     """Fingerprint of the table's collection."""
@@ -60,7 +60,7 @@ def needs_back_translation(data: DataSettings, collection: Collection) -> bool:
 
 
 def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
-    """Check that the sentences of a derived collection can be generated, and that an existing one fits."""
+    """Check that a derived collection can be generated, and that an existing derived collection fits."""
     if job.settings.back_translator is None and job.table.reverse is None:
         raise SettingsError(
             f"{job.table.name}: data.synthetic={data.synthetic:g} needs generated source sentences, and the table has "
@@ -119,8 +119,8 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
 def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
     """Return the collection of a training with the corpus, which is derived in the table's folder once.
 
-    It has sentences alone: those of the table's collection in all splits, of its training split the human translations;
-    and in the training split those of the corpus, as `training.corpus` says.
+    It has sentences only: all splits of the table's collection, with human translations in the training split, and in
+    the training split the corpus, as `training.corpus` says.
     """
     assert training.corpus is not None and job.corpus is not None, "the rows of a corpus are planned with one"
     data, folder = training.recipe.data, job.out / WITH_CORPUS / training.corpus
@@ -152,7 +152,7 @@ def require_same_corpus(path: Path, stored: CorpusRecord | None, job: Reproducti
 
 
 def _write(folder: Path, items: Iterable[Item], record: Record, features_of: Path | None = None) -> None:
-    """Write a derived collection; its record is written last, and a folder without one is replaced."""
+    """Write a derived collection; its record is written last, and a folder without a record is replaced."""
     try:
         if folder.exists():
             shutil.rmtree(folder)  # an interrupted copy, which has no record
@@ -165,7 +165,7 @@ def _write(folder: Path, items: Iterable[Item], record: Record, features_of: Pat
 
 
 def _require_same_collection(stored: BackTranslatedRecord, job: ReproductionJob, path: Path) -> None:
-    """Raise RunError if a derived collection is a copy of another one."""
+    """Raise RunError if a derived collection was made from another collection."""
     if stored.fingerprint != job.collection.fingerprint():
         raise RunError(f"{path}: made from another collection; choose another --out")
 
@@ -173,14 +173,14 @@ def _require_same_collection(stored: BackTranslatedRecord, job: ReproductionJob,
 def _items(training: TrainingRun, corpus: Collection, job: ReproductionJob) -> Iterator[Item]:
     data, use = training.recipe.data, training.corpus
     for item in job.collection.iter_items():
-        sentences = _pairs(item, data) if item.split == data.train else item.sentences
+        sentences = _translation_pairs(item, data) if item.split == data.train else item.sentences
         if sentences and not (use == "pretraining" and item.split == data.train):
             yield Item(item.id, item.split, sentences=sentences)
     added, total = 0, corpus.splits().get(data.train, 0)
     for number, item in enumerate(corpus.iter_items(data.train)):
         if number % REPORTED_ITEMS == 0:
             job.on_progress("adding the corpus", number, total)
-        sentences = _pairs(item, data)
+        sentences = _translation_pairs(item, data)
         if use == "sentences":  # target sentences alone, each in a group of its own
             texts = item.texts(data.lang)
             sentences = tuple(ItemSentence(data.lang, text, group) for group, text in enumerate(texts))
@@ -195,7 +195,7 @@ def _items(training: TrainingRun, corpus: Collection, job: ReproductionJob) -> I
         )
 
 
-def _pairs(item: Item, data: DataSettings) -> tuple[ItemSentence, ...]:
+def _translation_pairs(item: Item, data: DataSettings) -> tuple[ItemSentence, ...]:
     """Sentences of an item that are human translations of each other."""
     pairs = item.pairs(str(data.source_lang), data.lang)
     kept = {sentence for source, target in pairs if not source.generated_by for sentence in (source, target)}

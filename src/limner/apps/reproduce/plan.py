@@ -144,7 +144,7 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
 
 
 def translator_of(job: ReproductionJob) -> TrainingRun | Path:
-    """The run that translates back: one that was given, or the training run of the table's recipe."""
+    """The run for back-translation: the run of the settings, or the training run of the table's recipe."""
     if job.settings.back_translator is not None:
         return job.settings.back_translator
     assert job.table.reverse is not None, "the table has a recipe of the opposite direction"
@@ -152,17 +152,17 @@ def translator_of(job: ReproductionJob) -> TrainingRun | Path:
 
 
 def table_of_collection(table: PublishedTable, collection: Collection, key: str | None) -> PublishedTable:
-    """Return the part of a table about the data set of a collection, which `key` names or the ids of its items show.
+    """Return the part of a table about the data set of a collection, given by `key` or recognised by the item ids.
 
-    It is the table itself if its recipes fit any collection.
+    A table whose recipes fit any collection is returned as it is.
     """
     if key is not None:
-        return table.on(table.data_set(key))
+        return table.for_dataset(table.data_set(key))
     if not table.trained_on:
         return table
     recognised = recognise(collection)
     if recognised in table.trained_on:
-        return table.on(recognised)
+        return table.for_dataset(recognised)
     actual = "items with ids of another form" if recognised is None else f"the items of {recognised.name}"
     raise SettingsError(f"{collection.path} has {actual}; {table.name} needs {required_data(table)}")
 
@@ -174,7 +174,7 @@ def recipe_folder_of(recipe: str, job: ReproductionJob) -> str:
 
 
 def _feature_changes(row: PublishedRow, job: ReproductionJob) -> Sequence[str]:
-    """Select the feature table of a row: the paper's first that the collection has, else the recipe's."""
+    """Select the feature table of a row: the first table of the paper in the collection, else the recipe's."""
     if not row.features or any(override.startswith("features.tables=") for override in job.settings.overrides):
         return ()
     existing = job.collection.features()

@@ -93,7 +93,7 @@ def open_collection(table: PublishedTable, path: Path | None) -> Collection:
 
 
 def required_data(table: PublishedTable) -> str:
-    """The data of the paper with the commands that import it, and what else the rows can be trained on."""
+    """The data of the paper with the commands that import it, and the other data that the rows can be trained on."""
     if table.trained_on:
         paper = " or ".join(f"{dataset.name} ('limner import {dataset.command}')" for dataset in table.trained_on)
         keys = " or ".join(dataset.key for dataset in table.trained_on)
@@ -111,7 +111,7 @@ def required_data(table: PublishedTable) -> str:
 
 
 def properties_text(table: PropertyTable) -> str:
-    """Render the properties of our recipes beside the published ones as Markdown."""
+    """Render the properties of our recipes beside the published properties as Markdown."""
     head = [*table.columns, *(f"{column}, published" for column in table.columns)]
     lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for row in table.rows:
@@ -121,7 +121,7 @@ def properties_text(table: PropertyTable) -> str:
 
 
 def properties_plain(table: PropertyTable) -> dict[str, Any]:
-    """Return the properties of our recipes and the published ones as plain values for JSON."""
+    """Return the properties of our recipes and the published properties as plain values for JSON."""
     properties = [row.model_dump(mode="json") | {"properties": list(_properties_of(row))} for row in table.rows]
     rows = [{"row": values.pop("name"), **values} for values in properties]
     return {"table": table.name, "columns": list(table.columns), "rows": rows}
@@ -137,7 +137,7 @@ def _properties_of(row: PropertyRow) -> tuple[str, str]:
 
 
 def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
-    """A table as plain values: its rows with what they need and their published scores."""
+    """A table as plain values: its rows with their requirements and published scores."""
     rows: list[dict[str, Any]] = [
         {"row": row.name, "other_authors": row.other_authors, "recipe": row.recipe} for row in table.rows
     ]
@@ -151,11 +151,11 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
             cells = {
                 name: [row.published_cell(name, column) for column in table.published_columns] for name in row.published
             }
-            entry |= {"needs": _needs(row, table), "published": cells}
+            entry |= {"needs": _requirements(row, table), "published": cells}
     return {"table": table.name, "title": table.title, "data": data, "columns": labels, "rows": rows}
 
 
-def _needs(row: PublishedRow, table: PublishedTable) -> list[str]:
+def _requirements(row: PublishedRow, table: PublishedTable) -> list[str]:
     """Languages, corpus and feature tables that a row needs; none if it is not trained."""
     if row.recipe is None:
         return []
@@ -170,7 +170,7 @@ def _needs(row: PublishedRow, table: PublishedTable) -> list[str]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    """A row on a line of its own, because names contain commas."""
+    """A row as a separate line, because names contain commas."""
     scores = [f"{' '.join(values)}{f' ({dataset})' if dataset else ''}" for dataset, values in row["published"].items()]
     return " | ".join([row["row"], *row["needs"], *scores])
 
@@ -209,7 +209,7 @@ def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison:
 
 
 def _visible_rows(table: PublishedTable, reproduced: Container[str]) -> list[PublishedRow]:
-    """The rows with a result, and those without a recipe."""
+    """Return the rows with a result, and the rows without a recipe."""
     return [row for row in table.rows if row.recipe is None or row.name in reproduced]
 
 

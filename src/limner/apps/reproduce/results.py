@@ -1,4 +1,4 @@
-"""Stored results of the rows of a table, by which no finished row is made again; significance of differences."""
+"""Stored results of the rows of a table, so that finished rows are not repeated; significance of differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from limner.runs.records import Evaluation, Record
 SIGNIFICANCE = "significance.json"
 """File of the comparisons of rows."""
 TEST = "hierarchical t-test, 3: a deterministic system says nothing about the variance of one run"
-"""The test and its version: a stored comparison of another one is made again."""
+"""Name and version of the test; a stored comparison with another test or version is repeated."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class CorpusRecord(Record):
 
     @classmethod
     def from_collection(cls, collection: Collection) -> Self:
-        """Describe a collection."""
+        """Create the record of a collection."""
         return cls(name=collection.path.resolve().name, fingerprint=collection.fingerprint())
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class RowResult(Record):
     seconds: float
     """Training time in seconds of all alternatives and preceding stages, and of the model that translated back."""
     processor_seconds: float | None = None
-    """Processor time of the same."""
+    """Processor time in seconds of the same trainings."""
     evaluation: Evaluation
     gradients: GradientNorms | None = None
     """Gradients through time of the trained model, in a table that measures them."""
@@ -133,7 +133,7 @@ class Reproduction(NamedTuple):
 
 
 def result_path(row: PublishedRow, out: Path, seed: int | None = None) -> Path:
-    """File of the result of a row, with its first seed or with a later one."""
+    """File of the result of a row with its first or a later seed."""
     name = re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")
     return out / "rows" / (f"{name}.json" if seed is None else f"{name}-seed{seed}.json")
 
@@ -183,7 +183,7 @@ class RowSignificance(Record):
     signature: str
 
     def contrasts_of(self, row: str) -> tuple[Contrast, ...]:
-        """The differences of one of the rows from the other one."""
+        """Return the differences of one of the two rows from the other."""
         first, second = self.rows
         if row == second:
             return self.contrasts

@@ -77,7 +77,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
 
 
 def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
-    """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated."""
+    """Return the recipe of a training, without generated source sentences that are still to be generated."""
     data, model = training.recipe.data, training.recipe.model
     if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
         derived.require_descriptions(data, job)  # without them, the row would be that of the pairs
@@ -249,7 +249,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
 
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:
-    """Train a run, or resume it if it exists, on the collection or on one that is derived from it."""
+    """Train a run, or resume it if it exists, on the collection or on a derived collection."""
     collection, run = _collection_of(training, job), training.run
 
     def show(news: TrainProgress) -> None:
@@ -260,7 +260,7 @@ def _train(training: TrainingRun, job: ReproductionJob) -> None:
 
 
 def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
-    """The collection of a training: derived if it needs a corpus, or generated sentences that the table's lacks."""
+    """Return the collection of a training, derived if the training needs a corpus or missing generated sentences."""
     data = training.recipe.data
     if training.corpus is not None:
         return derived.with_corpus(training, job)
@@ -274,7 +274,7 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
 
 
 def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) -> tuple[str | None, list[Path]]:
-    """Name of the run that generated source sentences for a training, if one did; and its folder, if trained here."""
+    """Return the name of the run that generated source sentences for a training, and its folder if trained here."""
     if not any(derived.needs_back_translation(training.recipe.data, job.collection) for training in trainings):
         return None, []
     translator = translator_of(job)

@@ -23,8 +23,8 @@ PAPERS = ("kiros2014", "mao2015", "vinyals2015", "xu2015", "calixto2016", "calix
 """Folders of recipes with published tables."""
 
 CorpusUse = Literal["pretraining", "pairs", "sentences"]
-"""How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to
-its training pairs, or their target sentences are added without sources, for the language model."""
+"""Use of the sentence pairs of another collection by a row: for its preceding training stages, as further training
+pairs, or as further target sentences of the language model."""
 
 RECOGNISED_SHARE = 0.9
 """Minimum share of the items whose ids have the form of a data set."""
@@ -41,7 +41,8 @@ class DataSet(NamedTuple):
     """Regular expression of the item ids, the file names of the images without folders and suffix."""
     command: str
     has_plain_numbers: bool = False
-    """Whether the ids are numbers as other collections have: items without images are then not of this data set."""
+    """Whether the ids are plain numbers, which other collections have too, so that only items with images are
+    recognised."""
 
 
 DATA_SETS = (
@@ -51,11 +52,11 @@ DATA_SETS = (
     DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION", True),
     DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION", True),
 )
-"""All data sets; a form of ids that contains another one comes after it."""
+"""All data sets; a form of ids comes after the narrower forms that it contains."""
 
 
 def recognise(collection: Collection) -> DataSet | None:
-    """Return the data set of a collection by the form of its item ids; None if it is none of `DATA_SETS`."""
+    """Return the data set of a collection by the form of its item ids; None for another data set."""
     items = [(item.id, item.image is not None) for item in collection.items()]
     return recognise_ids([id_ for id_, _ in items], any(has_image for _, has_image in items))
 
@@ -109,15 +110,16 @@ class PublishedRow(Settings):
     """Recipes of preceding training stages in the same folder; each stage is initialised from the previous one."""
     baselines: tuple[str, ...] = ()
     """Rows that this row is compared with: † marks a significant improvement over the first, ‡ over the second. A row
-    that is its own baseline is compared with the other one."""
+    that is a baseline itself is compared with the other baseline only."""
     level: Level = 0.05
     """Significance level."""
     changes: tuple[str, ...] = ()
     """Recipe changes KEY=VALUE of all alternatives; they are part of the name of the run directory."""
     evaluation: tuple[str, ...] = ()
-    """Changes KEY=VALUE of `decoding` and `evaluation` after training. Rows that differ in these alone share a run."""
+    """Changes KEY=VALUE of `decoding` and `evaluation` after training. Rows that differ only in these settings share a
+    run."""
     features: tuple[str, ...] = ()
-    """Feature tables of the paper's backbone. The row reads the first one that the collection has, or else the tables
+    """Feature tables of the paper's backbone. The row reads the first table that the collection has, or else the tables
     of its recipe. Empty for the tables of the recipe."""
     corpus: CorpusUse | None = None
     """Use of the sentence pairs of another collection; None for a row that trains on the table's collection alone."""
@@ -189,12 +191,11 @@ class PublishedTable(Settings):
         """Whether a column is a score of image-to-text retrieval among all sentences, Mao et al. (2015), eq. 7."""
         return any(re.fullmatch(r"image_to_text_(r\d+|median_rank)", column.score) for column in self.columns)
 
-    def on(self, dataset: DataSet) -> PublishedTable:
+    def for_dataset(self, dataset: DataSet) -> PublishedTable:
         """Return the part of the table about one data set: its rows with the recipes for it, and its scores.
 
-        Scores on data sets that no row can be trained on stay part of it. Rows without scores on the data set are
-        left out, unless they have none at all. A data set without any score has all rows and all scores: those of
-        the paper, on its own data, beside ours.
+        The part keeps scores on data sets that no row can be trained on. Rows without scores on the data set are left
+        out, unless they have none at all. For a data set without scores, all rows and published scores are returned.
         """
         is_other_data = not any(dataset.name in row.published for row in self.rows)
         hidden = set() if is_other_data else {data_set.name for data_set in self.trained_on} - {dataset.name}
@@ -248,13 +249,13 @@ class PublishedFigure(Settings):
     """A figure or a set of examples of a paper, and the commands that make it."""
 
     number: str
-    """Number of the figure, or what the paper calls it."""
+    """Number or name of the figure in the paper."""
     title: str
     commands: tuple[str, ...] = ()
     """Commands with the placeholders C, the folder of a collection, and RUN, a run of the table; empty if nothing is
     computed."""
     note: str = ""
-    """What the commands write, or why there are none."""
+    """Results of the commands, or the reason why there are no commands."""
 
 
 class Paper(Settings):

@@ -37,9 +37,9 @@ SUMMARY = (
     "APIs of Ollama, OpenAI, LibreTranslate and Immich, as far as its models can do what they request."
 )
 PAGE = Path(__file__).parent / "static"
-"""Files of the page."""
+"""Folder of the files of the page."""
 SHARED = ("limner.plots", "web")
-"""Package and folder of the files that the report has as well: the look, and the heat maps of attention."""
+"""Package and folder of the files that page and report share: style sheet, and heat maps of attention."""
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +110,9 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 def _describe_api(app: FastAPI) -> None:
-    """Add what all routes share to the OpenAPI description, which is made at the first request.
+    """Add the common parts of all routes to the OpenAPI description, which is made at the first request.
 
-    The status that only the API of Limner answers an invalid body with is left out of the others.
+    Status 422, which only the API of Limner uses for an invalid body, is left out of the other APIs.
     """
     generate = app.openapi
 
@@ -134,10 +134,10 @@ def _describe_api(app: FastAPI) -> None:
 
 
 class PageFiles(StaticFiles):
-    """Files that browsers keep and check each time, so that a new version of Limner is seen at once."""
+    """Files that browsers cache and validate each time, so that a new version of Limner is effective at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return the file, or 304 for one that the browser has."""
+        """Return the file, or 304 if the browser has this version."""
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response

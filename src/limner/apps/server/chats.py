@@ -1,4 +1,4 @@
-"""What the Ollama and OpenAI interfaces share: messages, sampling and log-probabilities."""
+"""Common parts of the Ollama and OpenAI interfaces: messages, sampling and log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from limner.decoding.sentence import Sentence
 
 MAX_TOP_LOGPROBS = 20
 ONE_STEP = {"beam_size": 1, "n_best": 1, "min_length": 0, "max_length": 1}
-"""Search for labels, whose sentence is not used."""
+"""Decoding for labels, where the sentence is not used."""
 _SYSTEM_ROLES = ("system", "developer")
 
 
 class SamplingFields(LenientBody):
-    """How tokens are chosen; options of memory, hardware and repetition have no effect."""
+    """Settings of decoding; options of memory, hardware and repetition have no effect."""
 
     temperature: float | None = None
     """0, below, or none: the model's own decoding, usually beam search; above: sampling."""
@@ -59,9 +59,9 @@ class ChatFields(LenientBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     """With `logprobs`: number of probable tokens to return at each position."""
     format: str | dict[str, Any] | None = None
-    """Of Ollama: `json`, or the JSON schema of labels; other schemas are refused."""
+    """In Ollama: `json`, or the JSON schema of labels; other schemas are refused."""
     response_format: dict[str, Any] | None = None
-    """Of OpenAI: `text`, `json_object`, or the JSON schema of labels; other schemas are refused."""
+    """In OpenAI: `text`, `json_object`, or the JSON schema of labels; other schemas are refused."""
 
     def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[dict[str, Any]] | None:
         """Return the log-probabilities of tokens as both interfaces have them; None unless they are requested."""
@@ -91,14 +91,14 @@ async def read_chat(
     param: str,
     count: int = 1,
 ) -> GenerationRequest:
-    """Return what a chat requests, and note in `request.state.ignored` which texts have no effect.
+    """Return the request of a chat, and add the texts without effect to `request.state.ignored`.
 
     `param` is the field with the images, for errors; `count` the number of sentences. A captioning model describes the
-    image of the last message of the user, or else the latest image before; the words of the prompt have no effect on
-    it. It continues the last message, if that is of the assistant. To a translation model the last message of the user
-    is the source sentence. The models have no memory of earlier messages. ServerError if the request requires JSON that
-    is no list of labels, or labels of a model without concepts, or there is no such model, no message of the user, or
-    no image.
+    image of the last message of the user, or else the latest earlier image; the words of the prompt have no effect on
+    it. The caption continues the last message, if the assistant is its author. To a translation model the last message
+    of the user is the source sentence. The models have no memory of earlier messages. ServerError if the request
+    requires JSON that is no list of labels, or labels of a model without concepts, or there is no such model, no
+    message of the user, or no image.
     """
     engine: ServiceEngine = request.app.state.engine
     served, lang = engine.models.find(body.model)
@@ -139,7 +139,7 @@ async def read_chat(
 
 
 def _image_of(users: Sequence[Message], served: ServedModel, request: Request, param: str) -> str | None:
-    """Return the image of the last message of the user that has any, the first of several; see `read_chat`."""
+    """Return the first image of the user's last message with images; see `read_chat`."""
     images = next((message.images for message in reversed(users) if message.images), ())
     count = len(images)
     if (count > 1 and request.app.state.settings.strict) or (not images and served.task == "describe"):
@@ -152,7 +152,7 @@ def _image_of(users: Sequence[Message], served: ServedModel, request: Request, p
 
 
 def finish_reason(sentence: Sentence, withheld: str) -> str:
-    """Return why a sentence ends: 'stop', 'length' where it was cut off, or the word for a withheld caption."""
+    """Return the reason of a sentence's end: 'stop', 'length' if cut off, or the reason for a withheld caption."""
     return "length" if not sentence.ended else "stop" if sentence.is_sure else withheld
 
 

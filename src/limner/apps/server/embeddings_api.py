@@ -28,7 +28,7 @@ from limner.storage.json_text import to_json
 from limner.text.vocab import SPECIAL_TOKENS
 
 IMMICH_SIZE = 512
-"""Size of the vectors that Immich stores of its default model; further components are zero, which change no cosine."""
+"""Size of the vectors of Immich's default model; vectors are padded with zeros, which changes no cosine."""
 
 
 class EmbeddingBody(LenientBody):
@@ -46,7 +46,7 @@ class ImmichBody(LenientBody):
     """Request of POST /predict."""
 
     entries: str
-    """Tasks in JSON, of which `clip` is answered, by whatever model."""
+    """Tasks in JSON; only `clip` is answered, whatever its model."""
     image: str | None = None
     """Image to embed, as an uploaded file."""
     text: str | None = None
@@ -81,7 +81,7 @@ async def ping() -> str:
 
 @router.post("/predict", openapi_extra=reads(MULTIPART, ImmichBody))
 async def predict(body: ImmichBody, engine: EngineOf) -> dict[str, Any]:
-    """Compute the vector of an image or a sentence in the joint space of the first model that has one."""
+    """Compute the vector of an image or a sentence in the joint space of the first model with a joint space."""
     try:
         tasks = parse_json(body.entries)
     except StructureError as error:

@@ -30,7 +30,7 @@ KINDS = {
     503: "unavailable_error",
     504: "timeout_error",
 }
-"""Type of the error object of each status; others have the type of an invalid request."""
+"""Type of the error object of each status; other statuses have the type of an invalid request."""
 
 
 class ServerError(LimnerError):
@@ -39,7 +39,7 @@ class ServerError(LimnerError):
     status = 400
 
     def __init__(self, message: str, param: str | None = None, *, status: int | None = None) -> None:
-        """Name the problem and the field of the request that is wrong; `status` replaces the status of the class."""
+        """Create the error with its message and the wrong field of the request; `status` overrides the class."""
         super().__init__(message)
         self.param, self.status = param, status or self.status
 
@@ -49,11 +49,11 @@ class InvalidRequestError(ServerError):
 
 
 class NotSupportedError(ServerError):
-    """The model cannot do what the request needs, such as JSON or calls of tools."""
+    """The model lacks a capability that the request needs, such as JSON or calls of tools."""
 
 
 class NotFoundError(ServerError):
-    """There is no such model, index, file or path."""
+    """The model, index, file or path does not exist."""
 
     status = 404
 
@@ -70,7 +70,7 @@ class QueueFullError(ServerError):
     status = 429
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Name the problem, and when to repeat the request."""
+        """Create the error with its message and the seconds after which to repeat the request."""
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -93,7 +93,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return what is answered for an error; an unexpected one is answered without its text."""
+    """Return the problem that an error is answered with; unexpected errors are answered without their text."""
     if isinstance(error, ServerError):
         supported = not isinstance(error, NotSupportedError)
         kind = KINDS.get(error.status, "invalid_request_error") if supported else "not_supported_error"

@@ -1,4 +1,4 @@
-"""What is computed with torch about the sentences of requests: attention, alignments, probable tokens."""
+"""Explanations of the sentences of requests, computed with torch: attention, alignments, probable tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from limner.models.protocols import device_of
 def explain_tokens(
     job: Job, tokens: Sequence[int]
 ) -> tuple[Sequence[tuple[float, ...] | None], Sequence[tuple[ProbableToken, ...]]]:
-    """Return the attention and the probable tokens at each position of a sentence, as the request wants them."""
+    """Return the attention and the probable tokens at each position of a sentence, as requested."""
     request, tokenizer = job.request, job.generator.tokenizer
     attention: Sequence[tuple[float, ...] | None] = [None] * len(tokens)
     probable: Sequence[tuple[ProbableToken, ...]] = [()] * len(tokens)

@@ -29,7 +29,7 @@ from limner.errors import MediaError
 from limner.files.structured import one_line
 
 CONNECTIONS_PER_HOST = 64
-"""Images that are fetched from one host at once; others wait, each until its deadline."""
+"""Maximum number of images that are fetched from one host at once; further images wait until their deadline."""
 _CHUNK = 1 << 16
 _REMEDY = "send a data: URL or an upload"
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<parameters>(;[\w.+-]+=[\w.+-]+)*)(?P<base64>;base64)?,")
@@ -77,10 +77,9 @@ def decode_image_text(text: str, param: str = "image") -> bytes:
 
 
 class PublicAddresses(AbstractResolver):
-    """Addresses of allow-listed hosts; connections are made to these, so that a second look-up cannot differ.
+    """Addresses of allow-listed hosts; connections use these addresses, so that a second look-up cannot differ.
 
-    A look-up blocks a thread until the system gives up. Each host has a thread of its own, which no other host waits
-    for.
+    A look-up blocks a thread until the system gives up; each host has a separate thread.
     """
 
     def __init__(self, hosts: frozenset[str]) -> None:
@@ -203,7 +202,7 @@ class ImageFetcher:
 
 
 def _encoded(host: str) -> str:
-    """Return a host name as it is looked up: in lower case, characters of other scripts in Punycode."""
+    """Return a host name in lower case and in Punycode, as for a look-up."""
     try:
         return URL.build(scheme="http", host=host).raw_host or host
     except ValueError:

@@ -1,4 +1,4 @@
-"""Indexed folders and collections that requests search, by the names of the folders."""
+"""Indexed folders and collections for search requests, by the names of the folders."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ FolderOpener = Callable[[str], SearchableFolder]
 
 
 class ServedCollection:
-    """A collection and the captioner that its images are searched with."""
+    """A collection with the captioner that searches its images."""
 
     def __init__(self, path: Path | str, models: Models) -> None:
-        """Choose the first served captioner with an index of the collection, or else the first that can search it.
+        """Choose the first served captioner with an index of the collection, or else the first with its features.
 
         CollectionError if it is damaged or missing, NotSupportedError without captioners, FeatureError
         without features.
@@ -60,7 +60,7 @@ class ServedCollection:
             raise NotSupportedError(f"{path}: no captioner is served that searches it; add --model and its run")
         collection = self._opened.collection
         indexed = [retriever for retriever in retrievers if retriever.existing_index(collection) is not None]
-        self._retriever = indexed[0] if indexed else _first_able(retrievers, collection)
+        self._retriever = indexed[0] if indexed else _first_with_features(retrievers, collection)
 
     def __len__(self) -> int:
         return len(self._current.collection)
@@ -97,7 +97,7 @@ class _OpenCollection:
 
     @property
     def is_current(self) -> bool:
-        """Whether the collection is as it was opened."""
+        """Whether the collection is unchanged since it was opened."""
         return state_of(self.collection.path / ITEMS) == self._state
 
     @cached_property
@@ -106,8 +106,8 @@ class _OpenCollection:
         return RowsById(self.collection.id_batches())
 
 
-def _first_able(retrievers: list[Retriever], collection: Collection) -> Retriever:
-    """Return the first retriever whose features the collection has; raise the error of the first if there is none."""
+def _first_with_features(retrievers: list[Retriever], collection: Collection) -> Retriever:
+    """Return the first retriever whose features the collection has, or raise the error of the first retriever."""
     for retriever in retrievers:
         with suppress(FeatureError):
             retriever.require_features(collection)

@@ -1,4 +1,4 @@
-"""Requests as the service generates them: checked, with the image read, and delivered to the stream of their route.
+"""Requests of the service: their checks, the features of their images, and delivery to the stream of their route.
 
 Features of images are encoded in batches, and kept for images that are sent again.
 """
@@ -41,7 +41,7 @@ class FeatureCache:
         self._lock = threading.Lock()
 
     def get(self, backbone: Backbone, key: str) -> StoredFeatures | None:
-        """Return the features of an image, which are then the last to be removed; None where they are not stored."""
+        """Return the features of an image, and mark them as the latest; None where they are not stored."""
         with self._lock:
             features = self._stored.get((id(backbone), key))
             if features is not None:
@@ -49,7 +49,7 @@ class FeatureCache:
             return features
 
     def put(self, backbone: Backbone, key: str, features: StoredFeatures) -> None:
-        """Store the features of an image, and remove the oldest ones."""
+        """Store the features of an image, and remove the oldest features above the limit."""
         with self._lock:
             old = self._stored.pop((id(backbone), key), {})
             self.bytes += _bytes(features) - _bytes(old)
@@ -98,7 +98,7 @@ logger = logging.getLogger(__name__)
 
 
 class GenerationRequest(NamedTuple):
-    """What a route requests."""
+    """Request of a route for sentences."""
 
     served: ServedModel
     generator: ServedGenerator
@@ -112,14 +112,13 @@ class GenerationRequest(NamedTuple):
     attention: bool = False
     probable_tokens: int = 0
     """Number of probable tokens to return at each position."""
-    rules: RuleOptions = RuleOptions()
-    """Whether the caption names a tag, and abstention."""
+    rule_options: RuleOptions = RuleOptions()
     of_chat: bool = False
-    """Whether the tokens are an answer in a chat: without the prefix, which they continue."""
+    """Whether the tokens are a message of a chat that continues the prefix, and leaves it out."""
     withheld: str = ""
-    """In a chat, text in place of a caption of which the captioner is not sure."""
+    """In a chat, text in place of a withheld caption."""
     labels: Mapping[str, Any] | None = None
-    """JSON schema of labels, which the text is then; None for a sentence."""
+    """JSON schema of labels to return in place of a sentence; None for a sentence."""
 
 
 class ProbableToken(NamedTuple):
@@ -172,7 +171,7 @@ class Job(Request):
     generator: ServedGenerator
 
     def __init__(self, *arguments: Any, request: GenerationRequest, **options: Any) -> None:  # noqa: ANN401
-        """Create a job; `request` is what the route requests, other arguments are described at `Request`."""
+        """Create a job for the request of a route; the other arguments are described at `Request`."""
         super().__init__(*arguments, **options)
         self.request = request
         self.image_key: str | None = None
@@ -191,7 +190,7 @@ class Job(Request):
 
     @property
     def input_tokens(self) -> int:
-        """Number of tokens that are read: of the source sentence, or of the prefix."""
+        """Number of input tokens: of the source sentence, or of the prefix."""
         return len(self.prefix if self.source_tokens is None else self.source_tokens)
 
     @property
@@ -204,11 +203,12 @@ class Job(Request):
         return Example(self.id, tokens, self.source_tokens, self.features)
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
-        """Deliver tokens of the best sentence, unless the concepts may choose another one or withhold it."""
+        """Deliver tokens of the best sentence, unless the concepts may choose another caption or withhold it."""
         rules = self.generator.rules
-        has_concepts = rules is not None and rules.concepts is not None
-        chooses = self.rules.concepts and self.decoding.sample is None
-        if self.request.labels is None and not (has_concepts and (chooses or self.request.of_chat)):
+        may_change = rules is not None and (
+            rules.chooses(self) or (self.request.of_chat and rules.concepts is not None)
+        )
+        if self.request.labels is None and not may_change:
             self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals), copied=self.copied))
 
     def _deliver_tokens(self, sentence: Sentence) -> None:
@@ -258,7 +258,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         source_tokens = _source_tokenizer(generator).encode(request.text or "")
         require_source_length(0, len(source_tokens), getattr(generator, "max_source_tokens", MAX_SOURCE_TOKENS))
     elif generator.rules is not None:
-        generator.rules.check(RuleOptions(min_confidence=request.rules.min_confidence))
+        generator.rules.check(RuleOptions(min_confidence=request.rule_options.min_confidence))
     if request.attention or request.probable_tokens:
         trained_models(generator)  # here, as the first call loads them
     job = Job(
@@ -270,7 +270,8 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         source_tokens=source_tokens,
         constraint=compile_words(generator.tokenizer, words) if words else None,
     )
-    job.rules = request.rules._replace(with_tags=generator.rules is not None and generator.rules.tagger is not None)
+    with_tags = generator.rules is not None and generator.rules.tagger is not None
+    job.rule_options = request.rule_options._replace(with_tags=with_tags)
     if len(job.prefix) > decoding.max_length:
         length = len(job.prefix)
         raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {length}; shorten it")
@@ -294,7 +295,7 @@ def _source_tokenizer(generator: ServedGenerator) -> Tokenizer:
 
 
 def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:
-    """Return the tokens of a sentence, or of its beginning, with what the request of a job wants to know of them."""
+    """Return the tokens of a sentence, or of its beginning, with attention and probable tokens as requested."""
     tokens, tokenizer = sentence.tokens, job.generator.tokenizer
     if not tokens and sentence.text:  # a plain sentence
         return (GeneratedToken(sentence.text, SPECIAL_TOKENS.unk, sentence.log_prob),)
@@ -321,7 +322,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int], copied: Sequence[st
     """Return the text that each token adds to the running text of the sentence; joined they are the text.
 
     Where a token changes the text before it, such as a closing quotation mark, the text is kept back until it agrees
-    with the whole sentence, of which the last token adds the rest.
+    with the whole sentence; the last token adds the rest.
     """
     whole = tokenizer.decode(tokens, detokenise=True, copied=copied)
     texts, before = [], ""
@@ -336,7 +337,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int], copied: Sequence[st
 
 
 def image_grid(job: Job, locations: int) -> tuple[tuple[int, int] | None, Box | None]:
-    """Return rows and columns of a number of attended locations of the image, and the part of the image under them."""
+    """Return the rows and columns of the grid of attended locations, and the part of the image under it."""
     if job.request.image is None or not locations:
         return None, None
     width, height = image_size(job.request.image)

@@ -1,6 +1,6 @@
 """Labels: the concepts of an image as an object of a JSON schema, as photo managers request them.
 
-An object is built from the schema, so that it is valid, or the schema is refused before anything is computed.
+An object is built from the schema and is therefore valid; other schemas are refused before anything is computed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from limner.apps.server.errors import NotSupportedError
 FIELDS = {"name": "string", "confidence": "number", "topicality": "number"}
 """Fields of a label with their types; the topicality is the confidence, as concepts have no other measure of it."""
 LABELS = {"properties": {"labels": {"type": "array", "items": {"properties": {field: {} for field in FIELDS}}}}}
-"""Schema of JSON that is requested without a schema, with the fields of PhotoPrism."""
+"""Default schema of requests for JSON without a schema, with the fields of PhotoPrism."""
 LOW, HIGH = {"minItems": 0, "minLength": 1, "minimum": 0}, {"maximum": 1}
-"""Bounds that all lists, names and confidences are within."""
+"""Bounds of the constraints in a schema: lists, names and confidences are always within."""
 KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "maxItems", "uniqueItems", "title"}
 KEYWORDS |= {"description", "default", "examples", "$schema", "$id", "$defs", *LOW, *HIGH}
-"""Keywords of JSON Schema that are understood; each other one may forbid the object."""
+"""Keywords of JSON Schema that are understood; any other keyword may forbid the object."""
 
 
 def schema_of(requested: str | dict[str, Any] | None, param: str) -> dict[str, Any] | None:

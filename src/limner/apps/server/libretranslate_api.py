@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 AUTO = "auto"
-"""Source language that is detected."""
+"""Source language that requests detection."""
 _SPACE = r"(?:(?<!\s)\s+)?"
 _ENDS = rf"{_SPACE}[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
 _UNREAD = "|".join(rf"<{name}(?=[\s/>]).*?(?:</{name}|\Z)[^>]*>?" for name in ("script", "style"))
 _TAG = rf"<!--.*?(?:-->|\Z)|{_UNREAD}|<[a-z/!?](?:=\s*\"[^\"]*\"|=\s*'[^']*'|[^>])*+>?"
 SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"({_SPACE}(?si:{_TAG})\s*|{_ENDS})")}
-"""What separates the sentences of a text, by its format, in linear time; tags, comments and scripts separate them."""
+"""Patterns between the sentences of a text, by format, of linear time; tags, comments and scripts separate
+sentences."""
 MAX_TEXTS = 1_000
 """Largest number of texts of one request."""
 MAX_CHARACTERS = 100_000
@@ -44,7 +45,7 @@ MAX_CHARACTERS = 100_000
 MAX_ALTERNATIVES = 19
 
 MAX_DETECTED = 2_000
-"""Characters of a text whose language is detected."""
+"""Number of characters from which the language of a text is detected."""
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
@@ -91,7 +92,7 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRo
 async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
     """Translate a text, or several, sentence by sentence; the response has lists where the request has a list.
 
-    `outOfDomain`, which is no field of LibreTranslate, says that the model does not know such texts.
+    The additional field `outOfDomain` says that the text is outside the domain of the model.
     """
     texts = [body.q] if isinstance(body.q, str) else body.q
     if not any(texts):
@@ -101,7 +102,7 @@ async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
     inputs = zip(texts, detected, images, strict=True)
     waiting = [_translate(engine, text, source.language, body, image) for text, source, image in inputs]
     responses: list[dict[str, Any]] = []
-    translated = await _all_of(waiting, engine.settings.max_batch)
+    translated = await _await_all(waiting, engine.settings.max_batch)
     for source, ((best, *alternatives), is_outside) in zip(detected, translated, strict=True):
         response: dict[str, Any] = {"translatedText": best, "outOfDomain": is_outside}
         if body.source == AUTO:
@@ -210,8 +211,8 @@ async def _translate(
     return ["".join(texts[min(rank, len(texts) - 1)] for texts in translations) for rank in range(count)], outside > 0
 
 
-async def _all_of(waiting: Sequence[Coroutine[Any, Any, Result]], at_once: int) -> list[Result]:
-    """Await all, some at once; the first error ends the others."""
+async def _await_all(waiting: Sequence[Coroutine[Any, Any, Result]], at_once: int) -> list[Result]:
+    """Await all awaitables, a limited number at once; the first error ends the others."""
     free = asyncio.Semaphore(at_once)
 
     async def limited(task: Coroutine[Any, Any, Result]) -> Result:
@@ -227,10 +228,10 @@ async def _all_of(waiting: Sequence[Coroutine[Any, Any, Result]], at_once: int) 
 
 
 def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguage]:
-    """Return the languages that a text may be in, the most probable first.
+    """Return the possible languages of a text, the most probable first.
 
     py3langid classifies byte n-grams by naive Bayes. The confidences add up to 100; without letters they are equal.
-    Languages that it does not know have 0. MissingExtraError if py3langid is not installed.
+    Languages unknown to it have 0. MissingExtraError if py3langid is not installed.
     """
     known = {lang: 0.0 for lang in languages if lang in _identifier(()).labels}
     if known:
@@ -241,7 +242,7 @@ def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguag
 
 @cache
 def _identifier(languages: tuple[str, ...]) -> LanguageIdentifier:
-    """Return the classifier of some languages only, whose model is read at the first use; () for all languages."""
+    """Return the classifier of some languages, or of all for (); its model is read at the first use."""
     if languages:
         identifier = copy(_identifier(()))
         identifier.set_languages(languages)

@@ -46,7 +46,7 @@ router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
 
 
 async def get_engine(request: Request) -> ServiceEngine:
-    """Return the engine of the application, for `Depends`, which calls other functions in a thread."""
+    """Return the engine of the application for `Depends`; a coroutine, as `Depends` calls functions in a thread."""
     engine: ServiceEngine = request.app.state.engine
     return engine
 
@@ -96,10 +96,10 @@ async def describe(body: schemas.DescribeBody, engine: EngineOf, request: Reques
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
-    rules = RuleOptions(True, body.concepts, body.min_confidence)
+    rule_options = RuleOptions(True, body.concepts, body.min_confidence)
     requested = GenerationRequest(served, served.generator(body.lang), image, None, body.decoding(), body.prefix)
     stream = await engine.generate(
-        requested._replace(must_include=body.must_include, attention=body.attention, rules=rules)
+        requested._replace(must_include=body.must_include, attention=body.attention, rule_options=rule_options)
     )
 
     def response(final: FinalEvent) -> schemas.DescribeResponse:
@@ -135,7 +135,7 @@ def sentence_bodies(final: FinalEvent) -> list[schemas.SentenceBody]:
     openapi_extra=reads(MULTIPART, schemas.TranslationRequest),
 )
 async def translate(body: schemas.TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
-    """Translate a sentence or several, with the help of an image where the model uses one."""
+    """Translate a sentence or several, with the help of an image where the model uses images."""
     texts = [body.text] if isinstance(body.text, str) else body.text
     if texts is body.text and (body.stream or body.explain):
         raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")

@@ -1,4 +1,4 @@
-"""The served models: their names, tasks, languages, and what other programs list about them."""
+"""The served models: names, tasks, languages, and the facts that other programs list."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _load_joint = cache(JointSpace.load)
 
 
 class ModelFacts(NamedTuple):
-    """Facts about a served model; numbers are of all languages and all models of an ensemble, without the backbone."""
+    """Facts about a served model; numbers are sums over its languages and ensembles, without the backbone."""
 
     architecture: str  # name of the model in its recipe
     parameters: int  # number of parameters
@@ -101,7 +101,7 @@ class ServedModel:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags that select a language; an alias with a tag has no others."""
+        """Tags that select a language; an alias with a tag has only this tag."""
         return (DEFAULT_TAG, *(self.languages if len(self.languages) > 1 and ":" not in self.name else ()))
 
     @property
@@ -111,7 +111,7 @@ class ServedModel:
 
     @property
     def backbone(self) -> Backbone | None:
-        """Backbone of the features of images; None for a model without."""
+        """Backbone of the features of images; None for a model without a backbone."""
         return next(iter(self.by_lang.values())).backbone
 
     def generator(self, lang: str | None = None) -> ServedGenerator:
@@ -124,7 +124,7 @@ class ServedModel:
         return self.by_lang[chosen]
 
     def trained(self, lang: str | None = None) -> TrainedModel:
-        """Return the model of a language as it was trained; see `generator` and `trained_models` for errors."""
+        """Return the trained model of a language; see `generator` and `trained_models` for errors."""
         return trained_models(self.generator(lang))[0]
 
     def joint_folder(self, lang: str | None) -> Path | None:
@@ -141,7 +141,7 @@ class ServedModel:
 
     @property
     def explains(self) -> bool:
-        """Whether attention and log-probabilities of other tokens can be computed: with torch, and of a run."""
+        """Whether attention and log-probabilities of other tokens can be computed, which needs torch and a run."""
         generator = next(iter(self.by_lang.values()))
         if isinstance(generator, ExportedModel):
             return (generator.folder / CONFIG).is_file() and find_spec("torch") is not None
@@ -179,7 +179,7 @@ class Models:
         return [generator for model in self if model.task == "describe" for generator in model.by_lang.values()]
 
     def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
-        """Find a model by its name, or the first that can do a task, and that generates a language if there is such.
+        """Find a model by its name, or the first model with a task, preferably one that generates a language.
 
         NotFoundError for another name, NotSupportedError if the model has another task, or no model has the task.
         """
@@ -209,7 +209,7 @@ class Models:
         return self.get(name), None
 
     def add_alias(self, alias: str) -> None:
-        """Add another name of a model, given as NAME=MODEL; SettingsError for a name that is served, or see `find`."""
+        """Add an alias NAME=MODEL of a model; SettingsError for a name in use, and the errors of `find`."""
         name, _, model = alias.rpartition("=")
         if name in self.by_name:
             raise SettingsError(f"alias '{alias}': a model is named '{name}' already; choose another name")

@@ -1,7 +1,7 @@
 """The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version.
 
-PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. See `read_chat` for what the texts of a
-request mean. Requests and responses have the field names of Ollama.
+PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. `read_chat` describes the meaning of
+the texts of a request. Requests and responses have the field names of Ollama.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from limner.storage.json_text import to_json
 
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
-"""When the models leave the memory."""
+"""Time at which the models leave the memory, far in the future."""
 _UNITS = ((9, "B"), (6, "M"), (3, "K"))
 """Units of a number of parameters, with their powers of ten."""
 
@@ -79,7 +79,7 @@ class OllamaError(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in limner_api.ERRORS}
 GenerationBody = GenerateBody | ChatBody
 Content = Callable[[str], dict[str, Any]]
-"""Makes the field with the generated text: `response` or `message`."""
+"""Function that makes the field with the generated text: `response` or `message`."""
 
 
 router = APIRouter(prefix="/api", tags=["Ollama"], responses=ERRORS, route_class=AnyTypeRoute)
@@ -110,7 +110,7 @@ async def chat(body: ChatBody, request: Request) -> Any:  # noqa: ANN401
 async def _answer(
     body: GenerationBody, messages: Sequence[Message], request: Request, content: Content, started: int
 ) -> dict[str, Any] | StreamingResponse:
-    """Generate a sentence; a stream of lines unless `stream` is false. Without messages the model is only found."""
+    """Generate a sentence; a stream of lines unless `stream` is false. Without messages only the model is checked."""
     engine: ServiceEngine = request.app.state.engine
 
     def line(text: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -161,7 +161,7 @@ async def _parts(stream: EventStream, body: GenerationBody, started: int) -> Asy
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-    """Yield lines of JSON; an error after the first one is a line as well, as in Ollama."""
+    """Yield lines of JSON; an error after the first line is a line as well, as in Ollama."""
     try:
         async for line in lines:
             yield to_json(line) + "\n"
@@ -185,13 +185,13 @@ async def version() -> dict[str, str]:
 @router.head("/tags", include_in_schema=False)
 @router.get("/tags")
 async def tags(engine: EngineOf) -> dict[str, list[dict[str, Any]]]:
-    """List the served models; the languages of a model of several are its tags."""
+    """List the served models; a model of several languages has them as tags."""
     return {"models": [_listed(served, tag) for served in engine.models for tag in served.tags]}
 
 
 @router.get("/ps")
 async def running(engine: EngineOf) -> dict[str, list[dict[str, Any]]]:
-    """List the models in memory: all that are served."""
+    """List the models in memory, which are all served models."""
 
     def state(served: ServedModel) -> dict[str, Any]:
         return {"expires_at": FOREVER, "size_vram": 0, "context_length": served.facts.max_length}

@@ -1,7 +1,7 @@
 """The OpenAI interface: /v1/chat/completions, /v1/responses and /v1/models/{id}.
 
-/v1/models is in `limner.apps.server.limner_api`, and /v1/embeddings in `limner.apps.server.embeddings_api`.
-See `read_chat` for what the texts of a request mean. Requests and responses have the field names of OpenAI.
+/v1/models is in `limner.apps.server.limner_api`, and /v1/embeddings in `limner.apps.server.embeddings_api`. `read_chat`
+describes the meaning of the texts of a request. Requests and responses have the field names of OpenAI.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RESPONSES = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"
 """Value of `include` by which a response has log-probabilities."""
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is not complete, by the reason of its end."""
+"""Reasons of incomplete responses in the terms of OpenAI, by `finish_reason`."""
 
 
 class ImageURL(LenientBody):
@@ -151,7 +151,7 @@ def _usage(final: FinalEvent) -> dict[str, int]:
 
 
 async def _chunks(stream: EventStream, body: CompletionBody, header: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
+    """Yield the parts of a completion: the first sentence as it is decided, the other sentences at the end."""
 
     def chunk(index: int, delta: dict[str, str], content: Any = None, **ending: Any) -> dict[str, Any]:  # noqa: ANN401
         scores = {} if content is None else {"logprobs": {"content": content}}
@@ -175,7 +175,7 @@ async def _chunks(stream: EventStream, body: CompletionBody, header: dict[str, A
 
 
 async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, str]]:
-    """Yield server-sent events; an error after the first one is an event as well."""
+    """Yield server-sent events; an error after the first event is an event as well."""
     try:
         async for chunk in chunks:
             yield {"data": to_json(chunk | {"object": "chat.completion.chunk"})}
@@ -221,7 +221,7 @@ def _part(text: str, logprobs: list[dict[str, Any]] | None) -> dict[str, Any]:
 
 
 async def _events(stream: EventStream, body: ResponsesBody, head: dict[str, Any]) -> AsyncIterator[dict[str, str]]:
-    """Yield the events of a response, each with its number; an error after the first one is an event as well."""
+    """Yield the events of a response, each with its number; an error after the first event is an event as well."""
     count = 0
 
     def event(name: str, **fields: Any) -> dict[str, str]:  # noqa: ANN401

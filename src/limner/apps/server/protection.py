@@ -1,7 +1,7 @@
-"""What every request passes before a route sees it: host, key, size and time of the body, and the end of the client.
+"""Checks of every request before its route: host, key, size and time of the body, and disconnection of the client.
 
-One middleware reads the connection, because only one can: it receives the body within its limits, hands it to the
-application, and cancels the application when the client leaves.
+A single middleware reads the connection: it receives the body within its limits, passes it to the application, and
+cancels the application when the client leaves.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from limner.storage.json_text import to_json
 
 LOCAL = ("localhost", "ip6-localhost", "")
 OPEN_PATHS = ("/", "/health", "/favicon.ico", "/ping", "/languages", "/frontend/settings")
-"""Paths that need no key: the page, which asks for it, the state of the service, and what LibreTranslate clients read
-before they have a key."""
+"""Paths that need no key: the page, which asks for the key, the state of the service, and paths that LibreTranslate
+clients read before they have a key."""
 OPEN_FOLDER = "/static/"
 """Beginning of the paths of the files of the page."""
 KEY_IN_BODY = ("/translate", "/detect")
@@ -63,7 +63,7 @@ class Keys:
         """Whether requests need a key."""
 
     def accepts(self, key: str | None) -> bool:
-        """Whether a key is one of them."""
+        """Whether a key is accepted."""
         sent = (key or "").encode("utf-8", "surrogateescape")
         equal = [hmac.compare_digest(known, sent) for known in self._keys]  # all: the time does not tell which
         return any(equal)
@@ -71,7 +71,7 @@ class Keys:
 
 @dataclass
 class _Answer:
-    """What was sent, for the log and the metrics."""
+    """Status and size of a response, for the log and the metrics."""
 
     status: int = 0
     bytes: int = 0
@@ -140,7 +140,7 @@ class ProtectedApp:
             self._buffered -= held
 
     def _require_host(self, scope: Scope) -> None:
-        """Refuse names of other hosts, by which a page of another site could reach a service of this machine."""
+        """Refuse names of other hosts in the header Host, so that pages of other sites cannot reach a local service."""
         host = Headers(scope=scope).get("host", "").lower()
         name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
         if name in LOCAL or name in self.settings.allowed_hosts:

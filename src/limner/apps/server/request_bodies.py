@@ -46,8 +46,8 @@ class LenientBody(BaseModel):
 class JSONRoute(APIRoute):
     """A route whose body is JSON.
 
-    Every body is read here, so that one place refuses what no route could work with, and names what has no effect: a
-    route adds to `request.state.ignored`.
+    Every body is read and checked here; names of fields without effect are collected in `request.state.ignored`, also
+    by routes.
     """
 
     any_type = False
@@ -160,7 +160,7 @@ def _half_pair(place: str) -> InvalidRequestError:
 
 
 def ignored_fields(value: object, model: type[BaseModel], place: str = "") -> list[str]:
-    """Return the fields of a lenient request that are not declared, and whose value requests something."""
+    """Return the undeclared fields of a lenient request whose value is not null, false, 0 or empty."""
     if not isinstance(value, dict) or not issubclass(model, LenientBody):
         return []
     names: list[str] = []
@@ -176,7 +176,7 @@ def ignored_fields(value: object, model: type[BaseModel], place: str = "") -> li
 
 
 def reads(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
+    """Return the part of the OpenAPI description that gives a form the fields of the JSON."""
     return {"requestBody": {"content": {media_type: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 

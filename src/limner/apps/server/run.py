@@ -35,8 +35,8 @@ BACKLOG = 2048
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 START_SECONDS = 60
-"""Time limit for one of several processes to answer its supervisor, which it does once it has imported its modules; it
-is then replaced."""
+"""Time limit for one of several processes to import its modules and answer its supervisor; after it the process is
+replaced."""
 HEAD_SECONDS = 10.0
 """Time limit of the head of a request; the time limit of the body is a setting."""
 
@@ -83,7 +83,7 @@ def load(settings: ServerSettings, open_folder: FolderOpener) -> Models | None:
 def serve(settings: ServerSettings, models: Models | None, bound: socket.socket, open_folder: FolderOpener) -> None:
     """Answer requests until SIGTERM or SIGINT; accepted requests are finished within `stop_timeout`.
 
-    The process then ends, whatever its threads still do: with status 0 after SIGTERM, and 130 after SIGINT. `models`
+    The process then ends without waiting for its threads, with status 0 after SIGTERM and 130 after SIGINT. `models`
     are the result of `load`; several processes load their own, and pickle `open_folder`.
     """
     options: dict[str, Any] = {
@@ -129,7 +129,7 @@ class GuardedProtocol(_Base):  # type: ignore[misc]
             self._start_guard()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop to wait."""
+        """Stop waiting."""
         self._stop_guard()
         super().connection_lost(exc)
 
@@ -153,7 +153,7 @@ class GuardedProtocol(_Base):  # type: ignore[misc]
 
 
 class _Processes(Multiprocess):
-    """The processes of uvicorn, with the exit status of what ended them."""
+    """The processes of uvicorn, with the exit status of the signal that ended them."""
 
     status = 0
 

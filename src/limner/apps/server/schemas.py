@@ -101,7 +101,7 @@ class DescribeBody(DecodingBody):
     """Confidence below which a caption is replaced by a plain sentence, or withheld; default: as chosen with the
     concepts. Models without concepts refuse it."""
     attention: bool = False
-    """Return the attention over the image of each token, where the model has one."""
+    """Return the attention over the image for each token, if the model has attention."""
 
 
 class TokenBody(BaseModel):
@@ -263,7 +263,7 @@ class SearchBody(Body):
 
 
 class SearchHit(BaseModel):
-    """A found image."""
+    """An image of the results."""
 
     name: str
     """Path relative to the indexed folder, or the id of an item of a collection."""
@@ -280,7 +280,7 @@ class SearchHit(BaseModel):
 
 
 class SearchFacts(BaseModel):
-    """How the images of a collection were found."""
+    """Extent of the search in a collection."""
 
     index: str | None
     """Kind of the index; null for a search of all images."""
@@ -291,9 +291,9 @@ class SearchFacts(BaseModel):
     share: float
     """Share of the images whose score was computed."""
     exact: bool
-    """Whether these are the best of all images: proven by the index, or all images were scored."""
+    """Whether the results are proven to be the best images, by the index or because all images were scored."""
     gap: float | None
-    """Upper bound of the difference by which another image may be better, in natural logarithms; null if unknown."""
+    """Maximum difference in log-probability by which another image may exceed the last result; null if unknown."""
 
 
 class SearchResponse(BaseModel):
@@ -302,7 +302,7 @@ class SearchResponse(BaseModel):
     index: str
     hits: list[SearchHit]
     search: SearchFacts | None = None
-    """How the images of a collection were found; null for a folder."""
+    """Extent of the search in a collection; null for a folder."""
 
 
 class ExplainBody(CaptionerBody):
@@ -337,9 +337,9 @@ class ModelBody(BaseModel):
     explains: bool
     """Whether attention, alignments and scores can be requested."""
     beam_size: int
-    """Default of the model."""
+    """Default beam size of the model."""
     length_penalty: float
-    """Default of the model."""
+    """Default length penalty of the model."""
 
 
 class IndexBody(BaseModel):
@@ -360,7 +360,7 @@ class ModelList(BaseModel):
 
 
 class ErrorDetail(BaseModel):
-    """What was expected, what was found, and what to do."""
+    """Expected value, value of the request, and remedy."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""The service as the routes call it: requests wait here, are computed by a worker, and their events are streamed.
+"""The engine of the service: a queue of requests, the worker that computes them, and streams of their events.
 
 stream = await engine.generate(GenerationRequest(…))    # errors of the request are raised here
 async for event in stream: ...                          # GeneratedToken …, then one FinalEvent
@@ -27,8 +27,8 @@ from limner.generation.sentences import EMPTY_TRANSLATION
 
 Result = TypeVar("Result")
 Kind = Literal["image", "text", "language", "score", "explain", "search", "file"]
-"""Kinds of work outside of the event loop, each of which has its own threads and waits for no other: reading images and
-texts of requests that generate, detecting languages, and requests that are computed alone."""
+"""Kinds of work outside of the event loop, each with separate threads: reading images and texts of requests that
+generate, detecting languages, and requests that are computed alone."""
 
 
 class EventStream(AsyncIterator[Event]):
@@ -42,7 +42,7 @@ class EventStream(AsyncIterator[Event]):
         self, engine: ServiceEngine, job: Job, events: asyncio.Queue[Event | BaseException], deadline: float
     ) -> None:
         self.job = job
-        """The request as it is computed."""
+        """Job of the request."""
         self._engine, self._events, self._deadline = engine, events, deadline
         self._open = True
 
@@ -87,7 +87,7 @@ class ServiceEngine:
     """Served models and indexes, the queue of requests, and the worker that computes them."""
 
     def __init__(self, models: Models, settings: ServerSettings, indexes: ServedIndexes) -> None:
-        """Create an engine that `start` starts."""
+        """Create an engine; `start` starts its threads."""
         self.models, self.settings, self.indexes = models, settings, indexes
         self.active = 0
         self.stopping = False
@@ -163,7 +163,7 @@ class ServiceEngine:
         return await self.compute("explain", read)
 
     async def compute(self, kind: Kind, function: Callable[[], Result]) -> Result:
-        """Call a function in a thread of its kind, as a request of its own.
+        """Call a function in a thread of its kind, and count the call as a request.
 
         Raises:
             ServerError: the queue is full, the service stops, or the time limit has passed.
@@ -190,7 +190,7 @@ class ServiceEngine:
         """Count a request.
 
         Raises:
-            ServerError: too many wait, or the service is stopping.
+            ServerError: too many requests wait, or the service is stopping.
         """
         if self.stopping:
             raise ServerError("the service is stopping; repeat the request when it has started again", status=503)

@@ -18,14 +18,14 @@ from limner.settings import Settings
 KEYS_VARIABLE = "LIMNER_API_KEYS"
 """Environment variable with API keys, separated by commas or white space."""
 BODIES_AT_ONCE = 16
-"""Bodies, and fetched images, of the largest size that are received together."""
+"""Number of bodies and fetched images of the maximum size that are received together."""
 
 
 class ServerSettings(Settings):
     """Settings of `limner serve`."""
 
     models: tuple[str, ...] = ()
-    """Run directories that are served; none for the built-in captioner."""
+    """Run directories that are served; empty for the built-in models."""
     aliases: tuple[str, ...] = ()
     """Other names of models: NAME=MODEL, where MODEL may have a language as its tag."""
     indexes: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class ServerSettings(Settings):
     hub: HubSettings = HubSettings()
     """Settings of the captioners of the hub."""
     backbone: str | None = None
-    """Where the backbone of the models is, if it has moved since the training."""
+    """New place of the backbone of the models, if it has moved since the training."""
     device: str = "cpu"
     """Device to compute on: cpu or cuda."""
     host: str = "127.0.0.1"
@@ -67,7 +67,7 @@ class ServerSettings(Settings):
     stop_timeout: TimeLimit = 10.0
     """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
     feature_cache: Annotated[int, Bounds(0, 2**44)] = 64 << 20
-    """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
+    """Memory in bytes for the features of the latest images, so that a repeated image is not encoded again."""
     withheld: str = ""
     """Text in place of a withheld caption in the interfaces of other programs; empty for none."""
     strict: bool = False

@@ -1,8 +1,8 @@
 """The threads that compute, and the metrics of the service in the format of Prometheus.
 
 One thread encodes images in batches, one decodes, and advances all searches together. While a batch is decoded, the
-next one is encoded. Decoding consists of many small steps in one thread; encoding uses all cores. What is computed is
-the work of `limner.generation`; here stands when.
+next one is encoded. Decoding consists of many small steps in one thread; encoding uses all cores. `limner.generation`
+computes; this module schedules the computations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Counters of one application."""
+    """Counters and times of an application."""
 
     def __init__(self, *, several_processes: bool = False) -> None:
         """Create the counters; the counters of all processes of the service are added up where there are several."""
@@ -73,11 +73,11 @@ class Metrics:
 
 
 STEPS_BETWEEN = 4
-"""Steps of the live searches before new requests start, which takes as long as several steps, for one or for many."""
+"""Number of steps of the live searches between starts of new requests, as a start takes as long as several steps."""
 COHORTS = 4
-"""Batches of the largest size that are decoded together; further requests wait."""
+"""Maximum number of full batches that are decoded together; further requests wait."""
 MAX_ROWS = 2048
-"""Hypotheses that are continued together; further requests wait."""
+"""Maximum number of hypotheses that are continued together; further requests wait."""
 JOIN_SECONDS = 2.0
 """Time that the end of the service waits for the thread that decodes."""
 
@@ -117,11 +117,11 @@ class Worker:
         self._encoder.shutdown(wait=not self._thread.is_alive())
 
     def submit(self, job: Job | Callable[[], None]) -> None:
-        """Queue a job, whose events are delivered from the thread, or a function, which is called there."""
+        """Queue a job, whose events the decoding thread delivers, or a function, which this thread calls."""
         self._queue.put(job)
 
     def encode(self, jobs: Sequence[Job]) -> None:
-        """Give each job the features of its image, and an error where they cannot be computed."""
+        """Set the features of the image of each job, or fail the job if they cannot be computed."""
         self._engine.encode(jobs)
 
     def _run(self, threads: int) -> None:
@@ -155,7 +155,7 @@ class Worker:
         return bool(self._waiting or self._engine.live)
 
     def _receive(self) -> None:
-        """Take what is queued; wait for it if there is nothing to decode."""
+        """Take queued jobs and functions; wait for them if there is nothing to decode."""
         block = not self._decodes and (self._encoding or not self._unread)
         while True:
             try:
@@ -171,7 +171,7 @@ class Worker:
             block = False
 
     def _encode_next(self) -> None:
-        """Let the images be encoded that wait longest, unless others are; one request at a time has no others."""
+        """Start to encode the images that wait longest, unless images are being encoded."""
         most = self.settings.max_batch
         if self._encoding or len(self._waiting) >= most or (most == 1 and self._decodes):
             return

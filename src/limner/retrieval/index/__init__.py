@@ -1,1 +1,1 @@
-"""Indexes of the images of a collection, by which a search scores few of them."""
+"""Indexes of the images of a collection, so that a search scores only a few images."""

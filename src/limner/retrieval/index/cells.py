@@ -1,4 +1,4 @@
-"""Cells of vectors by k-means, and coordinates in which the first few carry most of the inner products."""
+"""Cells of vectors by k-means, and coordinates whose first few carry most of the inner products."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
     The inner product of the coordinates left out is then small in the mean, as in the balanced truncation of linear
     systems (Moore, 1981).
     """
-    left, right = (_root(values) for values in (terms, gradients))
+    left, right = (_cholesky_factor(values) for values in (terms, gradients))
     _, scales, turned = np.linalg.svd(left.T @ right)
     primal = ((scales**-0.5)[:, None] * (turned @ right.T)).astype(np.float64, copy=False)
     dual = np.linalg.inv(primal).T.astype(np.float64, copy=False)
@@ -82,7 +82,7 @@ def leading_directions(vectors: NDArray[np.float32], count: int) -> NDArray[np.f
     return basis
 
 
-def _root(values: Floats) -> Floats:
+def _cholesky_factor(values: Floats) -> Floats:
     """Compute the Cholesky factor of the second moments of some vectors, with a ridge."""
     moments = values.T @ values / len(values)
     ridge = _RIDGE * np.trace(moments) / len(moments) + 1e-12

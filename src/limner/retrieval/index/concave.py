@@ -12,7 +12,7 @@ groups of tokens,
 One group of all tokens gives the tangent, f(z) <= f(c) + grad f(c) h with grad f(c) = sum_t (W[w_t] - E_t[W]); groups
 of one token give f itself. `JensenBound` has a group for each of the most probable tokens and one for the others.
 
-Shapes: T positions, V vocabulary, D size of z, N images, C points, M tokens with a group of their own.
+Shapes: T positions, V vocabulary, D size of z, N images, C points, M tokens with separate groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from limner.errors import RunError
 
 Floats = NDArray[np.float64]
 _SMALLEST = 1e-250
-"""Sum of exponentials below which it is computed again with its own maximum, as terms may have underflowed."""
+"""Sum of exponentials below which the sum is recomputed relative to its maximum, as terms may have underflowed."""
 UNIT = 2.0**-22
 """Bound of the relative error of an operation in float32, four times the unit of rounding: with it, (n + 4) operations
 have a relative error of at most (n + 4) UNIT, second-order terms included, for the n < 10^5 that occur."""
@@ -42,14 +42,14 @@ _LEAST_SUM = np.float32(2.0**-100)
 
 
 class Points(NamedTuple):
-    """Image terms with their part of the softmax, which does not depend on the sentence."""
+    """Image terms z with exp(W z) relative to the largest logit, which do not depend on the sentence."""
 
     terms: Floats  # (N, D)
     maximum: Floats  # (N,): largest logit of the image term
     exps: Floats  # (N, V): exponentials of the logits less the largest
 
     @classmethod
-    def of(cls, terms: NDArray[np.floating], weight: Floats) -> Points:
+    def from_terms(cls, terms: NDArray[np.floating], weight: Floats) -> Points:
         """Compute the logits W z of N image terms, (N, D)."""
         exact = terms.astype(np.float64, copy=False)
         logits = exact @ weight.T
@@ -71,7 +71,7 @@ class ConcaveScore:
 
     def scores(self, terms: NDArray[np.floating]) -> Floats:
         """Compute f at N image terms, (N, D) to (N,); RunError for NaN."""
-        points = Points.of(terms, self.weight)
+        points = Points.from_terms(terms, self.weight)
         scores: Floats = self.constant + points.terms @ self.linear - self._normalise(points)[0].sum(1)
         _require_numbers(scores)
         return scores
@@ -95,7 +95,8 @@ class ConcaveScore:
         """Compute the log-normalisers of all positions at N points, (N, T).
 
         Returns:
-            Log-normalisers, and the (point, position) of those whose sum underflows in the product, (U, 2).
+            Log-normalisers, and the (point, position) of the log-normalisers whose sum underflows in the product, (U,
+            2).
         """
         sums = points.exps @ self._exp.T
         with np.errstate(divide="ignore"):
@@ -116,7 +117,7 @@ class JensenBound:
     """Upper bound of f by Jensen's inequality at one point, in float32 with a margin for its rounding."""
 
     def __init__(self, score: ConcaveScore, point: NDArray[np.float32], tokens: int) -> None:
-        """Prepare the bound, which is tight near c (D,), with groups of their own for M tokens."""
+        """Prepare the bound, which is tight near c (D,), with separate groups for M tokens."""
         self._point = point
         centre = point.astype(np.float64)
         logits = score.logits + score.weight @ centre  # (T, V)

@@ -28,7 +28,7 @@ from limner.progress import Progress
 from limner.retrieval.index.protocol import (
     CANDIDATES,
     REBUILD,
-    Found,
+    BestImages,
     IndexedImages,
     IndexKind,
     Query,
@@ -45,18 +45,18 @@ VECTORS = "vectors.lance"
 RETRIEVER = "retriever"
 """Folder of an index with the two-tower model."""
 RUN_FILES = ("config.json", "tokenizer.json", WEIGHTS)
-COMPARED = 100_000
+MAX_COMPARED = 100_000
 """Number of images up to which all vectors are compared, in memory; larger tables get the vector index of Lance."""
 VALUES_PER_CODE = 8
-"""Number of values of a vector that one byte of its product quantisation stands for."""
+"""Number of values of a vector that its product quantisation stores in one byte."""
 PROBED_SHARE = 0.3
 """Share of the partitions that a search reads."""
-REFINED = 4
+REFINE_FACTOR = 4
 """Number of vectors, relative to the candidates, whose distances are computed from the vectors themselves."""
 
 
-def embeddings_of(retriever: TrainedModel | None, features: FeatureStore | None) -> IndexKind:
-    """Return the kind of index with the vectors of a two-tower model, which is None for an index that exists."""
+def embeddings_kind(retriever: TrainedModel | None, features: FeatureStore | None) -> IndexKind:
+    """Return the kind of index with the vectors of a two-tower model; None for both to open an existing index."""
 
     def build(
         folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None
@@ -74,7 +74,7 @@ def require_retriever(retriever: TrainedModel) -> None:
     """Check that a model embeds sentences and images in one space.
 
     Raises:
-        SettingsError: it does not, or it was not loaded from a folder.
+        SettingsError: the model has no such space, or was not loaded from a folder.
     """
     if not isinstance(retriever.model, TwoTower):
         raise SettingsError(
@@ -101,7 +101,7 @@ def _build(
     with damage_raised_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
         table = lance.write_dataset(reader, str(folder / VECTORS))
         count = images.size
-        if count > COMPARED:
+        if count > MAX_COMPARED:
             size = first.schema.field("vector").type.list_size
             codes = max(1, size // VALUES_PER_CODE)
             table.create_index(
@@ -141,7 +141,7 @@ class EmbeddingIndex:
     def __len__(self) -> int:
         return self._count
 
-    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> BestImages:
         limit = min(len(self), max(count, options.max_scored or CANDIDATES))
         rows = np.arange(len(self)) if limit == len(self) else self.candidates(query.text, limit)
         return ranked_candidates(rows, count, len(self), query.exact_scores)
@@ -153,10 +153,10 @@ class EmbeddingIndex:
         batch = collate([Example("", self._retriever.tokenizer.encode(sentence))]).to(device_of(network))
         with torch.inference_mode():
             vector = network.sentence_vector(batch)[0].cpu().numpy()
-        probes = {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
+        probes = {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINE_FACTOR}
         nearest = {"column": "vector", "q": vector, "k": count, "metric": "cosine", **probes}
         with damage_raised_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
-            if len(self) <= COMPARED:
+            if len(self) <= MAX_COMPARED:
                 return np.sort(np.argpartition(-(self._vectors @ vector), count - 1)[:count])
             neighbours = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
         return np.sort(neighbours["row"].to_numpy())

@@ -5,9 +5,9 @@ log-probability of a sentence w_1 … w_T is a smooth function f of them, so tha
 
     f(m) ≈ f(c) + grad f(c) · (m - c).
 
-Value and gradient of f at c take about three times as long as a score. Memories of attention models hold one
-annotation for each image location; they are averaged over the locations here, which an attention over one location
-reads, so that f is itself an approximation for these models.
+Value and gradient of f at c take about three times as long as a score. Memories of attention models hold one annotation
+for each image location; here they are averaged over the locations to one annotation, so that f is itself an
+approximation for these models.
 
 The index holds the memories of the images as vectors, their codes, in cells, and the leading coordinates of each code
 relative to its centroid. A search expands log P(sentence | code) at the centroid of every cell, which estimates the
@@ -48,7 +48,7 @@ from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, leading_directions, nearest_centroids
 from limner.retrieval.index.protocol import (
     CANDIDATES,
-    Found,
+    BestImages,
     IndexedImages,
     IndexKind,
     Query,
@@ -67,13 +67,13 @@ LEADING = "leading.npy"
 """File of the leading coordinates, in the order of the cells."""
 LEADING_COORDINATES = 64
 SAMPLE = 4096
-"""Number of codes that the directions of the leading coordinates are computed of."""
-ESTIMATED_AGAIN = 2000
-"""Number of images, or ten for each candidate if that is more, whose score is estimated by all expansions."""
+"""Number of codes in the sample that gives the directions of the leading coordinates."""
+MIN_REESTIMATED = 2000
+"""Minimum number of images whose score is estimated by all expansions; ten for each candidate if that is more."""
 IMAGES_PER_CELL = 64
 MOST_CELLS = 16
-NARROWED = (8, 2)
-"""Numbers of images, relative to the candidates, whose scores are estimated again."""
+NARROWING = (8, 2)
+"""Numbers of images, as multiples of the candidates, whose scores are estimated again."""
 GROUPS = 16
 IMAGES_PER_GROUP = 8
 ITERATIONS = 3
@@ -91,7 +91,7 @@ class ImageCodes:
         """Whether the codes are averages over the image locations, so that scores of codes are approximations."""
 
     @classmethod
-    def of(cls, model: TrainedModel) -> ImageCodes:
+    def from_model(cls, model: TrainedModel) -> ImageCodes:
         """Learn the structure of the memory of a trained model from an image of zeros."""
         shapes = model.config.inputs.feature_shapes
         zeros = {kind: torch.zeros(1, *shape) for kind, shape in shapes.items()}
@@ -109,7 +109,7 @@ class ImageCodes:
     def log_probs(self, tokens: Sequence[int], codes: Tensor) -> Tensor:
         """Compute f of a sentence, without special tokens, at N codes (N, D), (N,), with gradients."""
         ids = torch.tensor([SPECIAL_TOKENS.bos, *tokens, SPECIAL_TOKENS.eos], device=codes.device)
-        memory = self._restored(codes)
+        memory = self._memory_of(codes)
         state = self.model.start(memory)
         total = codes.new_zeros(len(codes))
         for before, after in pairwise(ids):
@@ -117,7 +117,7 @@ class ImageCodes:
             total = total - cross_entropy(precise(logits), after.expand(len(codes)), reduction="none")
         return total
 
-    def _restored(self, codes: Tensor) -> Memory:
+    def _memory_of(self, codes: Tensor) -> Memory:
         """Return the memory of N codes."""
         parts = flatten(self._template, "")
         split = torch.split(codes, [part[0].numel() for part in parts.values()], 1)
@@ -150,7 +150,7 @@ def _has_locations(memory: Any) -> bool:  # noqa: ANN401
 
 
 def _average_locations(memory: Any) -> Any:  # noqa: ANN401
-    """Average all annotations in nested tuples over the locations that exist."""
+    """Average all annotations in nested tuples over the locations of their masks."""
     if isinstance(memory, Annotations):
         weights = memory.values.new_ones(memory.values.shape[:2]) if memory.mask is None else memory.mask
         shares = (weights / weights.sum(1, keepdim=True).clamp(min=1))[..., None].to(memory.values.dtype)
@@ -169,7 +169,7 @@ def supports(model: Model) -> bool:
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
     """Compute the codes, their cells, and write both; return the image of each row."""
-    unordered, coder, device = folder / "unordered.npy", ImageCodes.of(model), device_of(model.model)
+    unordered, coder, device = folder / "unordered.npy", ImageCodes.from_model(model), device_of(model.model)
     codes = images.write_vectors(unordered, lambda image: coder.encode(image.to(device)), on_progress)
     order = write_cells(folder, codes)
     unordered.unlink()
@@ -221,7 +221,7 @@ class ExpansionIndex:
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> ExpansionIndex:
-        return cls.read(folder, ImageCodes.of(model), device_of(model.model))
+        return cls.read(folder, ImageCodes.from_model(model), device_of(model.model))
 
     @classmethod
     def read(cls, folder: Path, coder: ImageCodes, device: torch.device) -> ExpansionIndex:
@@ -236,7 +236,7 @@ class ExpansionIndex:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> BestImages:
         rows = self.candidates(query.tokens, max(count, options.max_scored or CANDIDATES))
         if self._coder.averages:
             return ranked_candidates(rows, count, len(self), query.exact_scores)
@@ -255,7 +255,7 @@ class ExpansionIndex:
         if not self._coder.averages:
             return self._of_lowest_expansions(tokens, count)
         rows, estimates = np.arange(len(self)), self._estimates(tokens)
-        for share in NARROWED:
+        for share in NARROWING:
             rows = rows[_highest(estimates, share * count)]
             estimates = self._estimates_in_groups(tokens, self.codes[rows])
         return rows[_highest(estimates, count)]
@@ -264,7 +264,7 @@ class ExpansionIndex:
         """Return the rows with the highest mean of their two lowest expansions; see the module."""
         slopes, constants = self._expand(tokens, self._centroids)
         leading = self._leading_estimates(slopes, constants)
-        rows = _highest(leading, max(ESTIMATED_AGAIN, 10 * count))
+        rows = _highest(leading, max(MIN_REESTIMATED, 10 * count))
         estimates = self.codes[rows] @ slopes.T + constants
         lowest = np.partition(estimates, 1, axis=1)[:, :2] if len(slopes) > 1 else estimates
         return rows[_highest(lowest.mean(1), count)]
@@ -279,7 +279,7 @@ class ExpansionIndex:
         return estimates
 
     def _estimates_in_groups(self, tokens: Sequence[int], codes: Vectors) -> NDArray[np.float32]:
-        """Estimate the score of each of R images by the expansion at the mean of similar ones, (R, D) to (R,)."""
+        """Estimate the score of each of R images by the expansion at the mean of similar images, (R, D) to (R,)."""
         groups = max(1, min(GROUPS, len(codes) // IMAGES_PER_GROUP))
         means = fit_centroids(codes, groups, iterations=ITERATIONS)
         nearest = nearest_centroids(codes, means)

@@ -1,4 +1,4 @@
-"""What every kind of index implements, options and results of a search, and the record of an index, `index.json`."""
+"""Protocol of all kinds of index, options and results of a search, and the record of an index, `index.json`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ExactScores = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 class SearchOptions(NamedTuple):
-    """How many images a search may score."""
+    """Limits of the number of images that a search scores."""
 
     exact: bool = False
     """Whether all images are scored, without an index."""
     max_scored: int | None = None
-    """Number of images that are scored at most; None for as many as the result needs."""
+    """Maximum number of images that are scored; None for as many as the result needs."""
     slack: float = 0.0
-    """Natural logarithm by which an image that is left out may be better than the last result."""
+    """Maximum difference in log-probability by which an image that is left out may exceed the last result."""
 
 
 class Query(NamedTuple):
@@ -56,7 +56,7 @@ class Query(NamedTuple):
     """Scores of rows of the index by the model, for an index that cannot compute them."""
 
 
-class Found(NamedTuple):
+class BestImages(NamedTuple):
     """Best images of an index for a sentence."""
 
     rows: NDArray[np.int64]  # (K,) rows of the index, best first
@@ -64,11 +64,11 @@ class Found(NamedTuple):
     scored: int
     """Number of images whose score was computed."""
     exact: bool
-    """Whether no other image of the index has a higher score: proven, or all images were scored. Equal scores keep the
-    order of the collection in the kind `tangents`, where they are equal to `tangents.RESOLUTION` decimal places,
-    and the order of the rows of the index in other kinds."""
+    """Whether no other image of the index has a higher score, by proof or because all images were scored. Equal scores
+    keep the order of the collection in the kind `tangents`, where they are equal to `tangents.RESOLUTION` decimal
+    places, and the order of the rows of the index in other kinds."""
     gap: float | None
-    """Upper bound of the difference by which an image that was left out is better than the last result; None if no
+    """Maximum difference in log-probability by which an image that was left out exceeds the last result; None if no
     bound is known."""
 
 
@@ -78,20 +78,20 @@ class ImageIndex(Protocol):
     def __len__(self) -> int:
         """Return the number of images."""
 
-    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> BestImages:
         """Find the best `count` images for a sentence, within the limits of the options."""
 
 
-def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_scores: ExactScores) -> Found:
+def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_scores: ExactScores) -> BestImages:
     """Rank candidate rows of an index by their exact scores."""
     scores = exact_scores(rows)
     best = np.argsort(-scores, kind="stable")[:count]
     complete = len(rows) == images
-    return Found(rows[best], scores[best], len(rows), complete, 0.0 if complete else None)
+    return BestImages(rows[best], scores[best], len(rows), complete, 0.0 if complete else None)
 
 
-def media_of(items: Sequence[Item], rows: Sequence[int]) -> Sequence[Item]:
-    """Return the items at some indices, of stored items without their sentences, which an index does not need."""
+def items_without_sentences(items: Sequence[Item], rows: Sequence[int]) -> Sequence[Item]:
+    """Return the items at some indices, without the sentences of stored items, which an index does not need."""
     return items.media(rows) if isinstance(items, StoredItems) else [items[row] for row in rows]
 
 
@@ -112,7 +112,7 @@ class IndexedImages(NamedTuple):
     def batches(self, on_progress: Progress | None = None) -> Iterator[ImageFeatures]:
         """Read the features of all images, `IMAGES_READ_PER_BATCH` at a time."""
         for begin in range(0, self.size, IMAGES_READ_PER_BATCH):
-            batch = media_of(self.items, self.positions[begin : begin + IMAGES_READ_PER_BATCH].tolist())
+            batch = items_without_sentences(self.items, self.positions[begin : begin + IMAGES_READ_PER_BATCH].tolist())
             yield collate_features(self.features.take(batch))
             if on_progress is not None:
                 on_progress(begin + len(batch), self.size)
@@ -133,25 +133,25 @@ class IndexedImages(NamedTuple):
 
 
 class IndexKind(NamedTuple):
-    """A kind of index: how it is built and opened."""
+    """A kind of index, with the functions that build and open it."""
 
     name: str
     supports: Callable[[Model], bool]
     """Whether a model has the capability that the kind needs."""
     build: Callable[[Path, TrainedModel, IndexedImages, Progress | None], NDArray[np.int64]]
-    """Function that writes the files of an index to an empty folder, and returns which image each row is of."""
+    """Function that writes the files of an index to an empty folder, and returns the image of each row."""
     open: Callable[[Path, TrainedModel], ImageIndex]
     """Function that opens the files of an index, whose checksums were verified."""
     ingredients: str = ""
-    """Digest of what an index is built of besides the model and its features, such as another model."""
+    """Digest of further inputs of an index, besides the model and its features, such as another model."""
 
 
 RECORD = "index.json"
-"""File in an index that says what it was made with; it is written last."""
+"""File of an index with its `CollectionIndexRecord`; it is written last."""
 INDEXES = "indexes"
 """Folder of the indexes in a collection."""
 ALL, SPLIT = "all", "split-"
-"""Name of the folder of an index of all splits, and beginning of the name for one split, in the folder of a model."""
+"""In the folder of a model: folder of the index of all splits, and prefix of the folder for a single split."""
 VERSION = 3
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild; to search without it, add --exact"
@@ -177,7 +177,7 @@ class CollectionIndexRecord(Settings):
     features_digest: str
     """Digest of the rows of the feature tables."""
     ingredients: str = ""
-    """Digest of what the index is built of besides, such as a two-tower model and its features."""
+    """Digest of further inputs of the index, such as a two-tower model and its features."""
     images: Total
     """Number of images."""
     files: dict[str, FileBlocks]
@@ -193,7 +193,7 @@ class CollectionIndexRecord(Settings):
         write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
 
     def require_files(self, index: Path, *, every: bool) -> None:
-        """Verify the files of the index: all of each, or its size and a sample of its blocks (`FileBlocks`).
+        """Verify each file of the index: as a whole, or its size and a sample of its blocks (`FileBlocks`).
 
         Raises:
             SearchIndexError: a file is missing or damaged.
@@ -218,6 +218,6 @@ def features_digest(features: FeatureStore) -> str:
 def index_path(collection: Path, run: Path, split: str | None) -> Path:
     """Return the folder of the index of a model in a collection, named by the run directory and the split.
 
-    Models of equal names have the same folder; the record says of which of them the index is.
+    Models of equal names share the folder; the record names the model of the index.
     """
     return collection / INDEXES / run.resolve().name / (ALL if split is None else f"{SPLIT}{split}")

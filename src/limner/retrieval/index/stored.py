@@ -1,4 +1,4 @@
-"""Indexes on disk: building beside and renaming, opening with all checks, and searches of a collection by them."""
+"""Indexes on disk: building, opening with all checks, and searches of a collection by them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from limner.files import locked, sync
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.cells import blocks
-from limner.retrieval.index.embeddings import embeddings_of
+from limner.retrieval.index.embeddings import embeddings_kind
 from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import (
     IMAGES_READ_PER_BATCH,
     REBUILD,
     RECORD,
+    BestImages,
     CollectionIndexRecord,
-    Found,
     IndexedImages,
     IndexKind,
     Query,
     SearchOptions,
     features_digest,
-    media_of,
+    items_without_sentences,
 )
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel, model_fingerprint
@@ -43,8 +43,8 @@ from limner.storage.places import is_remote
 if TYPE_CHECKING:
     from limner.data.collection import Collection
 
-KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_of(None, None))
-"""All kinds; a model gets the first that supports it, and the last only with a two-tower model."""
+KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_kind(None, None))
+"""All kinds of index; a model gets the first kind that supports it, and the last kind only with a two-tower model."""
 
 
 def kind_for(model: TrainedModel) -> IndexKind:
@@ -63,7 +63,7 @@ ROWS = "rows.arrow"
 
 
 class IndexSource(NamedTuple):
-    """What an index is made of."""
+    """Inputs of an index."""
 
     model: TrainedModel
     collection: Path
@@ -80,14 +80,15 @@ def build_index(
     rebuild: bool = False,
     on_progress: Progress | None = None,
 ) -> tuple[CollectionIndexRecord, bool]:
-    """Build an index, unless there is one of the same model and features.
+    """Build an index, unless it exists for the same model and features.
 
-    An index of other features of the same model is replaced. The new index is written beside and renamed.
+    An index of other features of the same model is replaced. The new index is written to a temporary folder and
+    renamed.
 
     Args:
         place: folder of the index.
         source: model and features.
-        items: items of the split in stored order; those without an image or features are left out.
+        items: items of the split in stored order; items without an image or features are left out.
         kind: kind of the index; None for the kind that fits the model.
         rebuild: whether any index in the folder is replaced.
         on_progress: called with the number of images done and their total.
@@ -96,13 +97,13 @@ def build_index(
         Record of the index, and whether it was built now.
 
     Raises:
-        SettingsError: the model supports no index, or the folder is something else, or in an object store.
-        SearchIndexError: there is an index of another model or collection, or a damaged one, and `rebuild` is false;
-            another process writes to it.
-        WriteError: the folder cannot be written; an index that was there is unchanged.
+        SettingsError: no index supports the model, or the folder has other content, or is in an object store.
+        SearchIndexError: another process writes to the folder; or it has a damaged index, or an index of another model
+            or collection, and `rebuild` is false.
+        WriteError: the folder cannot be written; an existing index is unchanged.
     """
     kind = kind or kind_for(source.model)
-    if _is_index(place) and not rebuild and (record := _up_to_date(place, kind, source)) is not None:
+    if _is_index(place) and not rebuild and (record := _current_record(place, kind, source)) is not None:
         return record, False
     positions, ids = _searchable(items, source.features)
     if not len(positions):
@@ -131,15 +132,15 @@ def build_index(
     return record, True
 
 
-def _up_to_date(place: Path, kind: IndexKind, source: IndexSource) -> CollectionIndexRecord | None:
-    """Return the record of an index if it is of this kind and made of these features, else None.
+def _current_record(place: Path, kind: IndexKind, source: IndexSource) -> CollectionIndexRecord | None:
+    """Return the record of an index of this kind and these features; None for another index.
 
     Raises:
-        SearchIndexError: there is an index of another model or split, or a damaged one.
+        SearchIndexError: there is a damaged index, or an index of another model or split.
     """
     record = CollectionIndexRecord.load(place)
     _require_model_and_split(place, record, source)
-    if record.features_digest != (digest := features_digest(source.features)) and _is_of_another(record, source):
+    if record.features_digest != (digest := features_digest(source.features)) and _is_other_collection(record, source):
         raise SearchIndexError(
             f"{place}: expected an index of {source.collection}, found one of {record.collection}; name another place "
             "with --index, or replace it with --rebuild"
@@ -155,7 +156,7 @@ def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[
     """Return the positions of the items with an image and features, and their ids."""
     positions, ids = [np.empty(0, np.int64)], []
     for rows in blocks(len(items), IMAGES_READ_PER_BATCH):
-        batch = media_of(items, range(rows.start, rows.stop))
+        batch = items_without_sentences(items, range(rows.start, rows.stop))
         usable = [row for row, item in enumerate(batch) if item.media_path is not None and features.covers(item)]
         positions.append(rows.start + np.array(usable, np.int64))
         ids.append(pa.array([batch[row].id for row in usable], pa.string()))
@@ -163,7 +164,7 @@ def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[
 
 
 def _is_index(place: Path) -> bool:
-    """Whether there is an index in a folder; SettingsError if there is something else, or no folder can be."""
+    """Whether a folder has an index; SettingsError for other content, or where no folder can be made."""
     if is_remote(place):
         raise SettingsError(
             f"{place}: an index is in a folder, which a search maps into memory, not in an object store; name a folder "
@@ -193,7 +194,7 @@ def _require_model_and_split(place: Path, record: CollectionIndexRecord, source:
 def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.features_digest == features_digest(source.features):
         return
-    other = _is_of_another(record, source)
+    other = _is_other_collection(record, source)
     made_of = f"the features of another collection, {record.collection}" if other else "older features"
     raise SearchIndexError(
         f"{place}: made of {made_of}, not those of {source.collection} now; run 'limner index' again, or "
@@ -201,8 +202,8 @@ def _require_features(place: Path, record: CollectionIndexRecord, source: IndexS
     )
 
 
-def _is_of_another(record: CollectionIndexRecord, source: IndexSource) -> bool:
-    """Whether an index was made of a collection in another place, which may be the same before it was moved."""
+def _is_other_collection(record: CollectionIndexRecord, source: IndexSource) -> bool:
+    """Whether an index was made of another collection; a collection that was moved is the same."""
     return record.collection != str(source.collection.resolve())
 
 
@@ -219,13 +220,13 @@ def _record(kind: IndexKind, source: IndexSource, images: int, folder: Path) -> 
         features_digest=features_digest(source.features),
         images=images,
         files={
-            str(file.relative_to(folder)): FileBlocks.of(file) for file in sorted(folder.rglob("*")) if file.is_file()
+            str(file.relative_to(folder)): FileBlocks.read(file) for file in sorted(folder.rglob("*")) if file.is_file()
         },
     )
 
 
 def _replace(place: Path, beside: Path) -> None:
-    """Rename a complete index to its place; a replaced one is removed afterwards."""
+    """Rename a complete index to its place, and remove the replaced index."""
     for file in beside.rglob("*"):
         sync(file)
     old = place.with_name(f".{place.name}.old")
@@ -254,10 +255,10 @@ class IndexedCollection:
     def __init__(self, collection: Collection, source: IndexSource, place: Path) -> None:
         """Open an index and check that it belongs to a model, a collection and its features.
 
-        Of its large files the size and a sample are verified, so that the time does not depend on the number of images.
+        The size and a sample of each large file are verified, in time that does not depend on the number of images.
 
         Raises:
-            SearchIndexError: it is missing or damaged, or was made with something else.
+            SearchIndexError: the index is missing or damaged, or was made with another model, collection or features.
         """
         self._state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
         self.collection, self._source = collection, source
@@ -275,16 +276,16 @@ class IndexedCollection:
         self._positions = collection.positions(source.split)
 
     def is_current(self, collection: Collection, place: Path) -> bool:
-        """Whether the collection, its features and the index are those that were opened."""
+        """Whether the collection, its features and the index are unchanged since they were opened."""
         return collection.version == self.collection.version and _state(collection, self._source, place) == self._state
 
     def search(
         self, sentence: str, tokens: Sequence[int], count: int, options: SearchOptions
-    ) -> tuple[Found, list[Item]]:
-        """Find the best images for a sentence; return how they were found, and their items.
+    ) -> tuple[BestImages, list[Item]]:
+        """Find the best images for a sentence; return the result of the index, and the items of the images.
 
         Raises:
-            SearchIndexError: an item is no longer where it was when the index was made.
+            SearchIndexError: an item has another position than when the index was made.
         """
 
         def exact_scores(rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -317,7 +318,7 @@ class IndexedCollection:
 
 
 def _state(collection: Collection, source: IndexSource, place: Path) -> list[str]:
-    """Return what changes with the items, the features and the index."""
+    """Return values that change with the items, the features and the index."""
     try:
         written = str((place / RECORD).stat().st_mtime_ns)
     except OSError:

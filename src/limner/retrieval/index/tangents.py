@@ -1,9 +1,9 @@
 """Exact search with a certificate for models whose logits are affine in the image: the index, and its search.
 
-The index holds the image terms z in cells. A search bounds the score of every image by the tangent of
-log P(sentence | z) at the centroid of its cell, and scores images in the order of their bounds until no bound of the
-rest exceeds the last result: these are the best images, by proof. Bounds become tighter and costlier, each for the
-images that the last one left:
+The index holds the image terms z in cells. A search bounds the score of every image by the tangent of log P(sentence |
+z) at the centroid of its cell, and scores images in the order of their bounds until no bound of the rest exceeds the
+last result: these are the best images, by proof. Bounds become tighter and costlier, each for the images that the
+previous bound left:
 
 1. The tangent at the centroid c of the cell, f(z) <= f(c) + q (z - c). Its inner product is computed of the leading
    coordinates of every image; the others add at most the product of their lengths (Cauchy-Schwarz).
@@ -34,18 +34,18 @@ from limner.progress import Progress
 from limner.retrieval.fast import affine_terms, is_affine_in_image
 from limner.retrieval.index.cells import Floats, balanced_coordinates, blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.concave import UNIT, ConcaveScore, JensenBound, Points
-from limner.retrieval.index.protocol import Found, IndexedImages, IndexKind, Query, SearchOptions
+from limner.retrieval.index.protocol import BestImages, IndexedImages, IndexKind, Query, SearchOptions
 from limner.runs.trained_model import TrainedModel
 from limner.storage.tensors import read_tensors, save_tensors
 
 Rows = NDArray[np.int64]
 POOL = 1024
-"""Number of images with the highest bounds by the leading coordinates, of which the first to be scored are chosen."""
+"""Number of images with the highest bounds by the leading coordinates, from which `SEEDS` are chosen."""
 SEEDS = 6
-"""Number of images, besides the results, that are scored first."""
+"""Number of images that are scored first, in addition to the number of results."""
 SCORED_TOGETHER = 8
 OWN_GROUPS = 128
-"""Number of tokens with a group of their own in `JensenBound`."""
+"""Number of tokens with a separate group in `JensenBound`."""
 BOUNDED_TOGETHER = 4096
 RESOLUTION = 9
 """Decimal places of scores: images whose scores differ by less are ranked by their order in the collection."""
@@ -67,7 +67,7 @@ class TangentCells(NamedTuple):
 
 
 class _Search:
-    """Images that were scored, the threshold that another image has to reach, and the bound of those left out."""
+    """State of a search: scored images, the threshold for further images, and the bound of the images left out."""
 
     def __init__(self, cells: TangentCells, score: ConcaveScore, count: int, options: SearchOptions) -> None:
         size = len(cells.terms)
@@ -99,7 +99,7 @@ class _Search:
 
     def keep(self, bounds: NDArray[np.floating]) -> Rows:
         """Return the indices of the bounds that reach the threshold."""
-        reaching = (bounds >= _below(self.threshold)) & (bounds > -np.inf)  # -inf: scored already
+        reaching = (bounds >= _rounded_down(self.threshold)) & (bounds > -np.inf)  # -inf: scored already
         if self._slack and not reaching.all():  # else all that are left out are below the last result
             self.left = max(self.left, float(bounds[~reaching].max()))
         return np.flatnonzero(reaching)
@@ -110,7 +110,7 @@ class _Search:
         return self.rows[ranked], self.scores[ranked]
 
 
-def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: SearchOptions) -> Found:
+def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: SearchOptions) -> BestImages:
     """Find the best `count` images of some cells, at most N, for the log-probability of a sentence."""
     search = _Search(cells, score, count, options)
     values, gradients = score.tangents(cells.points)
@@ -137,7 +137,7 @@ def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: 
         search.left = max(search.left, float(tight[ranked[done]]))
     best, scores = search.best()
     gap = max(0.0, search.left - search.last)
-    return Found(best, scores, len(search.rows), gap == 0.0, gap)
+    return BestImages(best, scores, len(search.rows), gap == 0.0, gap)
 
 
 def leading_bounds(cells: TangentCells, values: Floats, gradients: Floats) -> NDArray[np.float32]:
@@ -185,15 +185,15 @@ def jensen_bounds(cells: TangentCells, bound: JensenBound, rows: Rows) -> Floats
     return np.concatenate(parts)
 
 
-def _below(threshold: float) -> np.float32:
+def _rounded_down(threshold: float) -> np.float32:
     """Return a float32 that is not above a number."""
     rounded = np.float32(threshold)
     return rounded if rounded <= threshold else np.nextafter(rounded, np.float32(-np.inf))
 
 
 TERMS, LEAD, REST = "terms.npy", "lead.npy", "rest.npy"
-"""Files of the image terms in the order of the cells, of their first coordinates relative to the centroid, and of the
-length of the other coordinates."""
+"""Files in the order of the cells: image terms, their first coordinates relative to the centroid, and the length of
+their other coordinates."""
 CELLS = "cells.safetensors"
 """File of the centroids, the first row of each cell, the coordinates, and the order of the images."""
 IMAGES_PER_CELL = 64
@@ -267,7 +267,7 @@ class TangentIndex:
         stored = {name: values.numpy() for name, values in read_tensors(folder / CELLS).tensors.items()}
         mapped = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
         terms, lead, rest = map(np.asarray, mapped)  # slices of a numpy.memmap take a tenth of a query
-        points = Points.of(stored["centroids"], self._weight)
+        points = Points.from_terms(stored["centroids"], self._weight)
         self.cells = TangentCells(
             terms, lead, rest, points, stored["first"], stored["order"], stored["dual"], stored["radii"]
         )
@@ -286,7 +286,7 @@ class TangentIndex:
             terms = affine_terms(self._model, batch.target_in[0].to(self._model.words.device))
         return ConcaveScore(self._weight, _double(terms.prefixes), _double(terms.bias), batch.target_out[0].tolist())
 
-    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> BestImages:
         return search_cells(self.cells, self.score_of(query.tokens), count, options)
 
 

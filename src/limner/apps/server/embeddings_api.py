@@ -1,4 +1,4 @@
-"""Vectors of sentences and images in a joint space: /v1/embeddings, /api/embed of Ollama, and /predict of Immich."""
+"""Vectors of sentences and images in a joint space, as clients of OpenAI, Ollama and Immich ask for them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ class EmbeddingBody(LenientBody):
     """`base64` for the bytes of little-endian float32 numbers; default: lists of numbers. Without effect in Ollama."""
 
 
+class PromptBody(LenientBody):
+    """Request of POST /api/embeddings, by which older clients of Ollama ask for one vector."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    """Name of a served captioner with a joint space; a tag selects one of its languages."""
+    prompt: str
+    """Sentence, or image as a `data:` URL."""
+
+
 class ImmichBody(LenientBody):
     """Request of POST /predict."""
 
@@ -71,6 +80,13 @@ async def embed(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images; see /v1/embeddings."""
     vectors = await _vectors(engine, body.model, await _inputs(body))
     return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors]}
+
+
+@ollama_api.router.post("/embeddings")
+async def embed_prompt(body: PromptBody, engine: EngineOf) -> dict[str, Any]:
+    """Compute the vector of a sentence or an image; see /v1/embeddings."""
+    (vector,) = await _vectors(engine, body.model, await _inputs(EmbeddingBody(model=body.model, input=body.prompt)))
+    return {"embedding": vector.tolist()}
 
 
 @router.get("/ping", response_class=PlainTextResponse)

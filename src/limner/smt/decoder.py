@@ -1,7 +1,7 @@
 """Search of the best translations: stacks by the number of translated words and cube pruning.
 
 Koehn et al. (2003), section 2.3, for stacks, recombination and future costs; Huang and Chiang (2007) for cube pruning;
-Koehn et al. (2007) for the distortion limit. `system.py` lists the n best translations of what was searched.
+Koehn et al. (2007) for the distortion limit. `system.py` lists the n best translations of its lattice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NONE = -1
 
 @compiled
 def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
-    """Return the estimate of the untranslated words: from `gap` on, without the words in `mask` (bit 0 is `gap`)."""
+    """Estimate the score of the untranslated words: all words from `gap` on but those in `mask` (bit 0 is `gap`)."""
     total, position = 0.0, gap
     while mask:
         start = position
@@ -73,7 +73,7 @@ class Items(NamedTuple):
 
 
 class SearchProblem(NamedTuple):
-    """What is constant during a search."""
+    """Constants of a search."""
 
     tables: Tables
     options: PhraseOptions
@@ -144,7 +144,7 @@ def _add_arc(stacks: Stacks, hypothesis: int, before: int, option: int, added: f
 def _edges(stacks: Stacks, ordered: Ints, groups: Ints, spans: Ints, limits: Limits, stack: int) -> Ints:
     """List the edges to a stack: hypotheses of a lower stack of equal coverage, and the options of a span.
 
-    An edge is first and end of the hypotheses in `ordered`, first and end of the options, (E, 4).
+    The edges, (E, 4), are first and end of the hypotheses in `ordered`, and first and end of the options.
     """
     size, longest = len(spans), spans.shape[1] - 1
     edges = [(0, 0, 0, 0) for _ in range(0)]
@@ -210,9 +210,9 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
 
 @compiled
 def _group(stacks: Stacks, begin: int, end: int, stack: int, offset: int) -> tuple[Ints, Ints]:
-    """Order the hypotheses `begin` to `end` - 1 of a stack by coverage, then score; `offset` are ordered already.
+    """Order the hypotheses `begin` to `end` - 1 of a stack by coverage, then score, after `offset` others.
 
-    The results are the hypotheses in order, and the groups of equal coverage: first and end, and `stack`, (G, 3).
+    Return the hypotheses in order, and the groups of equal coverage, (G, 3): first and end in this order, and `stack`.
     """
     best = begin + np.argsort(-stacks.totals[begin:end], kind="mergesort")
     ordered = np.empty(len(best), dtype=np.int64)
@@ -254,7 +254,7 @@ def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int
 
 @compiled
 def _start(order: int, size: int, stack_size: int) -> Stacks:
-    """Make space for the hypotheses of a sentence of `size` words, and the hypothesis of no words."""
+    """Allocate the hypotheses of a sentence of `size` words, and add the empty hypothesis."""
     hypotheses = size * stack_size + 2
     arcs = hypotheses + stack_size
     stacks = Stacks(

@@ -121,7 +121,7 @@ def alignment_bit(i: int, j: int) -> int:
 
 @compiled
 def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
-    """Whether two words are aligned; the words before the sentences are, and so are those after them."""
+    """Whether two words are aligned; the beginnings of both sentences are aligned, and so are their ends."""
     height, width = alignment.shape
     if i < 0 or j < 0:
         return i == -1 and j == -1
@@ -132,7 +132,7 @@ def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
 
 @compiled
 def _orientations(alignment: Bools, start: int, end: int, first: int, last: int) -> tuple[int, int]:
-    """Return the orientations of a phrase pair to the previous and of the next phrase, by the words at its corners.
+    """Return the orientations of a phrase pair to the previous and the next phrase, by the alignments at its corners.
 
     Where the words at both corners are aligned, the orientation is monotone.
     """
@@ -274,7 +274,7 @@ def extract_all(
     max_length: int,
     lexical_weights: LexicalWeights = "moses",
 ) -> Instances:
-    """Extract the phrase pairs of all sentence pairs, without those that have an unknown word on a side.
+    """Extract the phrase pairs without unknown words of all sentence pairs.
 
     Unknown words are copied: one token stands for all of them, so that a pair with it would translate any of them. See
     `lexical_probabilities` and `extract` for the arguments.

@@ -26,7 +26,7 @@ BOS, EOS, UNK = SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk
 
 @compiled
 def copying(word: int) -> int:
-    """Return the number below 0 that stands for the phrase pair which copies a word; and of this number, the word."""
+    """Convert a word to the negative id of the phrase pair that copies the word, or such an id to its word."""
     return -1 - word
 
 
@@ -98,8 +98,8 @@ NUM_TUNED = _UNKNOWN
 """Number of features whose weights are tuned, the first ones: the weight of `unknown_words` is fixed."""
 
 DEFAULT_WEIGHTS: Floats = np.array([0.3, 0.5, 1.0, 0.2, *[0.2] * 4, *[0.3] * 6, -100.0])
-"""Weights before tuning, of the size that Koehn et al. (2007) start with. That of `words` is positive, because the
-language model prefers short translations."""
+"""Weights before tuning, of the size that Koehn et al. (2007) start with. The weight of `words` is positive, because
+the language model prefers short translations."""
 
 
 @compiled

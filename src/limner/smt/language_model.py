@@ -190,8 +190,8 @@ def _adjusted_counts(ngrams: _Order, longer: _Order | None, start: int) -> Ints:
 def _discounts(counts: Ints) -> Floats:
     """Estimate D_0 = 0, D_1, D_2 and D_3+ from the adjusted counts of an order, Chen and Goodman (1998), eq. 26.
 
-    Where no n-gram has one of the counts 1 to 3, or a discount is not above 0 and at most its count, all are those that
-    Heafield's lmplz falls back on: 0.5, 1 and 1.5. It accepts a discount of 0 as well, with which a context whose
+    Where no n-gram has one of the counts 1 to 3, or a discount is not above 0 and at most its count, the discounts are
+    0.5, 1 and 1.5, the fallback of Heafield's lmplz. Unlike lmplz, discounts of 0 are not accepted: a context whose
     n-grams all have this count would leave no probability to other words.
     """
     n1, n2, n3, n4 = (int((counts == count).sum()) for count in range(1, 5))

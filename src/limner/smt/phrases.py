@@ -50,7 +50,7 @@ def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Fl
 
 
 class _Phrases(NamedTuple):
-    """Numbers of the phrases at each place of a text."""
+    """Phrases numbered by length, and the phrase id at each start position."""
 
     parents: list[Ints]  # for each length: phrase without its last word
     lasts: list[Ints]  # for each length: last word
@@ -58,7 +58,7 @@ class _Phrases(NamedTuple):
 
 
 def _number(words: Ints, lengths: int, vocab_size: int) -> _Phrases:
-    """Number the phrases of up to `lengths` words in order of their length; 0 is the empty one."""
+    """Number the phrases of up to `lengths` words in order of their length; 0 is the empty phrase."""
     current, start = np.zeros(len(words), dtype=np.int64), 1
     parents, lasts, at = [], [], []
     for length in range(1, lengths + 1):
@@ -76,9 +76,9 @@ def _number(words: Ints, lengths: int, vocab_size: int) -> _Phrases:
 def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, int], limit: int) -> PhraseTable:
     """Build the phrase table.
 
-    phi are relative frequencies. Of several alignments of a pair the alignment with the largest lexical weights counts,
-    Koehn et al. (2003), section 3.3: the maximum of each direction. Of each source phrase the `limit` pairs of largest
-    phi(e | f) are kept. `source` and `target` have the words of all sentences, one after the other.
+    phi are relative frequencies. If a pair has several alignments, the alignment with the largest lexical weights
+    counts, Koehn et al. (2003), section 3.3: the maximum of each direction. For each source phrase, the `limit` pairs
+    with the largest phi(e | f) are kept. `source` and `target` have the words of all sentences, one after the other.
     """
     longest = int(max(instances.source_lengths.max(), instances.target_lengths.max()))
     source_phrases, target_phrases = (
@@ -118,7 +118,7 @@ def _scores(instances: Instances, pair: Ints, phrases: Ints, counts: Ints) -> Fl
 
 
 def _largest(f: Ints, e: Ints, phi: Floats, limit: int) -> Ints:
-    """Return the `limit` pairs of largest phi of each source phrase f, in order; equal ones in the order of e."""
+    """Return the `limit` pairs with the largest phi of each source phrase f in order; ties are in the order of e."""
     best = np.lexsort((e, -phi, f))
     sorted_f = f[best]
     rank = np.arange(len(best)) - np.searchsorted(sorted_f, sorted_f)
@@ -137,7 +137,7 @@ def _trie(used: Ints, phrases: _Phrases, vocab_size: int) -> tuple[Ints, Ints]:
 
 
 def _most_frequent(pair: Ints, alignments: Ints) -> Ints:
-    """Return the most frequent alignment of each pair; of equally frequent ones the smallest integer."""
+    """Return the most frequent alignment of each pair; in a tie, the smallest integer."""
     order = np.lexsort((alignments, pair))
     pairs, values = pair[order], alignments[order]
     is_first = np.concatenate([[True], (np.diff(pairs) != 0) | (np.diff(values) != 0)])
@@ -148,7 +148,7 @@ def _most_frequent(pair: Ints, alignments: Ints) -> Ints:
 
 
 def _numbers_at(phrases: _Phrases, starts: Ints, lengths: Ints) -> Ints:
-    """Return the numbers of phrases by their first positions and lengths."""
+    """Look up the ids of phrases by their start positions and lengths."""
     result = np.empty(len(starts), dtype=np.int64)
     for length, at in enumerate(phrases.at, 1):
         chosen = lengths == length
@@ -157,10 +157,10 @@ def _numbers_at(phrases: _Phrases, starts: Ints, lengths: Ints) -> Ints:
 
 
 def _used_nodes(phrases: Ints, parents: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers of the given phrases and of all that they begin with; and the new number of each phrase.
+    """Return the ids of `phrases` and of all their prefixes, and the new id of each of `phrases`.
 
-    `parents` has the parent of every phrase from number 1 on. New numbers are from 1 on in the same order, and 0 is the
-    empty phrase.
+    `parents` has the parent of every phrase from id 1 on. New ids count from 1 in the same order; 0 is the empty
+    phrase.
     """
     used = np.unique(phrases)
     while True:

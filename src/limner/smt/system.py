@@ -33,7 +33,7 @@ _MULTIPLIER = 6364136223846793005  # of the 64-bit congruential generator of Knu
 
 @compiled
 def _add_words(tables: Tables, options: PhraseOptions, option: int, code: int) -> int:
-    """Return the hash of the words of an option and of those after them, whose hash is `code`."""
+    """Extend the hash `code` of the words after an option by the words of the option."""
     if option == NONE:
         return code
     pair = options.pairs[option]
@@ -46,7 +46,7 @@ def _add_words(tables: Tables, options: PhraseOptions, option: int, code: int) -
 
 @compiled
 def _path(places: Ints, item: int) -> Ints:
-    """Return the options of an item and of those that follow it."""
+    """Return the options of an item and of the items that follow it in its path."""
     path = [0 for _ in range(0)]
     while item != NONE:
         if places[item, 1] != NONE:
@@ -59,7 +59,7 @@ def _path(places: Ints, item: int) -> Ints:
 def best_paths(
     tables: Tables, options: PhraseOptions, lattice: Stacks, final: int, count: int, limit: int
 ) -> list[Ints]:
-    """Find the best paths of different words, by A* from the node `final` of a lattice with exact scores.
+    """Find the best paths with distinct words, by A* from the node `final` of a lattice with exact scores.
 
     At most `limit` paths are read, including paths of equal words, of which the best one is kept. A path is the numbers
     of its options in the order of the target, the best path first.

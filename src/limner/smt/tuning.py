@@ -1,7 +1,7 @@
 """Tuning of the weights: minimum error rate training on BLEU (Papineni et al., 2002) of token ids, Och (2003).
 
 Held-out sentences are decoded again with each new weights, and the n-best lists of all iterations are merged (section
-7). Departures from the program mert of Moses: 5 starts (the last weights, the best ones, and 3 random points with
+7). Departures from the program mert of Moses: 5 starts (the last weights, the best weights, and 3 random points with
 weights from 0 to 1) in place of 20 random restarts; the lines of the single weights and of random directions in random
 order, where the first improvement is taken, not the best of a round; the tuned weights, all except the weight of copied
 words, are scaled to absolute values that sum to 1.
@@ -24,7 +24,7 @@ from limner.smt.features import NUM_TUNED
 from limner.smt.system import ScoredTranslation, System
 
 NUM_STATISTICS = 2 * MAX_ORDER + 2
-"""Matched n-grams of each order, n-grams of each order, words, and words of the reference."""
+"""Number of the statistics: matched n-grams and all n-grams by order, words, and words of the reference."""
 MIN_GAIN = 1e-5  # smallest gain of BLEU, 0 to 1, for which another round over all directions is made
 
 
@@ -77,7 +77,7 @@ def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
 
 @compiled
 def _envelope(intercepts: Floats, slopes: Floats) -> tuple[Ints, Floats]:
-    """Find the lines that are the largest somewhere, from step -inf to inf, and the steps from which they are."""
+    """Compute the upper envelope of lines: its lines in the order of the step, and the step where each line begins."""
     order = np.argsort(intercepts)  # of equal slopes the largest intercept is last
     order = order[np.argsort(slopes[order], kind="mergesort")]
     lines, starts, count = np.empty(len(order), dtype=np.int64), np.empty(len(order)), 0
@@ -129,9 +129,9 @@ def _search(intercepts: Floats, slopes: Floats, statistics: Floats, first: Ints)
 def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> tuple[float, float]:
     """Find the step along a direction with the largest BLEU, and this BLEU: Och (2003), section 5.
 
-    The score of a candidate is linear in the step, so that the best one of a sentence changes only at the corners of
-    the upper envelope. BLEU is constant between two corners of all sentences; the middle of the best interval is
-    taken, or, of an unbounded one, the point at distance 1 from its end.
+    The score of a candidate is linear in the step, so that the best candidate of a sentence changes only at the corners
+    of the upper envelope. BLEU is constant between two corners of all sentences; the step is the middle of the best
+    interval, or 1 from the end of an unbounded interval.
     """
     intercepts, slopes = candidates.features @ weights, candidates.features @ direction
     step, best_bleu = _search(intercepts, slopes, candidates.statistics, candidates.first)
@@ -141,7 +141,7 @@ def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> t
 def optimise(
     candidates: Candidates, starts: Sequence[Floats], tuned: int, rng: np.random.Generator, directions: int
 ) -> tuple[Floats, float]:
-    """Optimise the weights by line searches from several points, and return the best ones with their BLEU.
+    """Optimise the weights by line searches from several points, and return the best weights with their BLEU.
 
     From each point the lines of the single weights and of random directions are searched in turn, until a round over
     all of them gains nothing. The first `tuned` weights change; `directions` is the number of random directions of each
@@ -237,7 +237,7 @@ class _Lists:
         return float(bleu(total))
 
     def add(self, n_best: Sequence[Sequence[ScoredTranslation]]) -> int:
-        """Add the translations of an iteration; return the number of those that are new."""
+        """Add the translations of an iteration; return the number of new translations."""
         before = sum(map(len, self._lists))
         for reference, known, translations in zip(self._references, self._lists, n_best, strict=True):
             for tokens, _, features, *_ in translations:

@@ -19,7 +19,7 @@ class Shards:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that computes what is not divided."""
+        """Whether this process computes the undivided work."""
         return True
 
     def own(self, batches: Sequence[T]) -> Sequence[T]:

@@ -247,7 +247,7 @@ class Collection:
         return np.concatenate(parts)
 
     def _positions_of_items(self, split: str | None) -> Positions:
-        """Positions of the items of a split, of which there are as many as were stored and at least one."""
+        """Positions of the items of a split; CollectionError if their number is 0 or differs from the stored number."""
         positions = self.positions(split)
         self._check_count(len(positions), split)
         if not len(positions):

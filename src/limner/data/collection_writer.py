@@ -207,10 +207,10 @@ class CollectionWriter:
 
 
 def remove_interrupted_writes(path: Path | str) -> None:
-    """Remove what interrupted writes have left in a collection, for a command that has nothing more to write.
+    """Remove the remains of interrupted writes from a collection, for a command that has nothing more to write.
 
-    A process can be killed after its items are committed and before its temporary folder is removed. What another
-    process is writing, and what cannot be removed, stays.
+    A process can be killed after its items are committed and before its temporary folder is removed. Files that another
+    process is writing, and files that cannot be removed, stay.
     """
     path = _absolute(path)
     if is_remote(path):  # whose temporary folders are those of the operating system
@@ -229,14 +229,14 @@ def _absolute(path: Path | str) -> Path:
 
 
 class _Plan(NamedTuple):
-    """What becomes of the rows of a spool."""
+    """Division of the rows of a spool into new items and versions of items."""
 
     fresh: NDArray[np.int64]
     """Rows of the spool whose id the collection does not have, the first of each id."""
     changed: NDArray[np.int64]
     """Rows of the collection whose id the spool has, ascending."""
     keys: NDArray[np.int64]
-    """Rows of the collection, or -1 minus the first row of the spool of an id, of `versions`; ascending."""
+    """Item of each of `versions`, ascending: its row in the collection, or -1 minus its first row in the spool."""
     versions: NDArray[np.int64]
     """Rows of the spool whose id the collection or an earlier row of the spool has."""
 
@@ -267,7 +267,7 @@ def _splits(spool: ItemSpool, plan: _Plan) -> Counter[str]:
 
 
 def _merged(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[tuple[Item, Item]]:
-    """Pairs of each stored item that the spool has as well, before and after the merge."""
+    """Stored items with new versions in the spool, each before and after the merge."""
     for begin in range(0, len(plan.changed), CHUNK_ITEMS):
         rows = plan.changed[begin : begin + CHUNK_ITEMS]
         for row, item in zip(rows.tolist(), old.take(rows), strict=True):
@@ -287,7 +287,7 @@ def _new_batches(spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
 
 
 def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
-    """Rows of all items in batches of Arrow: the stored ones in their order, then the new ones."""
+    """Rows of all items in batches of Arrow: the stored items in their order, then the new items."""
     for begin in range(0, len(old), CHUNK_ITEMS):
         rows = np.arange(begin, min(begin + CHUNK_ITEMS, len(old)))
         items = old.take(rows)
@@ -299,7 +299,7 @@ def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any
 
 
 def _same_contents(file: Path, path: Path) -> bool:
-    """Whether a file has the contents of another one, which may be in an object store; both are read in parts."""
+    """Whether two files have the same contents; the second may be in an object store. Both are read in parts."""
     if file.stat().st_size != path.stat().st_size:
         return False
     with open_file(file) as first, open_file(path) as second:

@@ -116,7 +116,7 @@ class Examples:
         self.without_features = 0
         """Number of items excluded by `of_split` because a feature table lacks them."""
         self.images: list[Item] = []
-        """For descriptions of regions, images of the split with the regions that are described, maybe none."""
+        """Images of the split with their described regions, possibly none; for descriptions of regions only."""
 
     def _add(self, owner: int, number: int, pair: TextPair, max_tokens: int | None) -> None:
         """Tokenise one pair of sentences and keep its tokens, unless it is too long."""
@@ -156,9 +156,8 @@ class Examples:
     ) -> Self:
         """Tokenise the examples of one split; items without a sentence in the languages are skipped.
 
-        Of descriptions of regions, the images without a region have no example, but are in `images`. With `leave_out`,
-        items that a feature table lacks are excluded instead of being an error. The other arguments are as of
-        `Examples`.
+        An image without a described region has no example, but is in `images`. With `leave_out`, items that a feature table
+        lacks are excluded instead of being an error. `Examples` documents the other arguments.
 
         Raises:
             CollectionError: the collection has no such split.
@@ -215,9 +214,9 @@ class Examples:
         return pair_lengths(self.targets, self.sources)
 
     def epoch_rows(self, seed: int, epoch: int) -> Sequence[int]:
-        """Rows of one epoch, numbered from 0: all human-written examples and a random sample of the synthetic ones.
+        """Rows of one epoch, numbered from 0: all human-written examples and a random sample of the synthetic examples.
 
-        Of the regions of an image only the first: its example has the annotations of all of them.
+        An image with regions has only the row of its first region, whose example has the annotations of all regions.
         """
         if self.target.of_regions:
             return [rows[0] for rows in self._rows_of_images.values()]
@@ -232,7 +231,7 @@ class Examples:
     def generation_inputs(self) -> list[GenerationInput]:
         """One input per item for captioning, one per human-written source sentence for translation.
 
-        For descriptions of regions one per box, whose descriptions are its references.
+        For descriptions of regions, one input per box, with all descriptions of the box as references.
         """
         if self.target.of_regions:
             by_box: dict[tuple[str, tuple[float, ...]], list[Item]] = {}
@@ -309,7 +308,7 @@ def translation_inputs(items: Iterable[Item], source_lang: str, lang: str) -> li
 
 
 class _Excluded:
-    """Number of items that are left out, and the ids of the first of them and of the least."""
+    """Number of excluded items, the id of the first, and the smallest id."""
 
     def __init__(self) -> None:
         self.count, self.first, self.least = 0, "", ""

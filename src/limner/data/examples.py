@@ -38,7 +38,7 @@ class Phrase(NamedTuple):
 
 
 class ItemSentence(NamedTuple):
-    """ItemSentence of an item."""
+    """Sentence of an item."""
 
     lang: str
     """Language code."""
@@ -163,7 +163,7 @@ class Item:
 StoredFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image or audio file by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W).
 
-Those of a region of an image have its 'box' as well: centre, width and height in fractions of the image, (4,)."""
+Features of a region of an image have its 'box' as well: centre, width and height in fractions of the image, (4,)."""
 
 
 class ImageFeatures(NamedTuple):

@@ -1,4 +1,4 @@
-"""The items of a collection as rows of a Lance table, and the merging of new items into those that are stored."""
+"""The items of a collection as rows of a Lance table, and the merging of new items into stored items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Languages of the sentences of examples, and regions of images as items whose descriptions are sentences."""
+"""Target and source texts of items, and region items: described regions of images as items of their own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RegionSource(Protocol):
 def region_items(
     items: Iterable[Item], lang: str, features: RegionSource | None = None, *, where: str = ""
 ) -> list[RegionItem]:
-    """Make an item of each region that can be found and described; training and evaluation read no others.
+    """Make an item of each region with a text and a visible box; training and evaluation use only these items.
 
     Regions without a text, without an area, or outside the part of the image that the features are computed of (a
     centre crop may remove them) are left out.
@@ -87,7 +87,7 @@ def region_items(
 
 
 def with_usable_regions(items: Sequence[Item], regions: Iterable[RegionItem]) -> list[Item]:
-    """Copy of the items of images with the regions that `region_items` made items of, and no others."""
+    """Copy of the items of images with only the regions that `region_items` makes items of."""
     by_image: dict[str, list[Region]] = {item.id: [] for item in items}
     for region in regions:
         by_image[region.image_id] += region.regions
@@ -112,7 +112,7 @@ class TargetLanguage(NamedTuple):
     """Whether the sentences are the descriptions of regions: every region of an image is an item of its own."""
 
     def items(self, items: Sequence[Item], features: FeatureSource | None = None, *, where: str = "") -> Sequence[Item]:
-        """Items that the sentences describe: the given ones, or their regions; see `region_items`."""
+        """Items that the sentences describe: `items` themselves, or their regions; see `region_items`."""
         if not self.of_regions:
             return items
         source = features if isinstance(features, RegionSource) else None

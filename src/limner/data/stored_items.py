@@ -57,7 +57,7 @@ class ItemCache:
 class StoredItems(Sequence[Item]):
     """Items of a collection, or of one split, in stored order.
 
-    Iteration and access by index read chunks of items and hold those that were read last, within the budget of
+    Iteration and access by index read chunks of items and hold the latest chunks, within the budget of
     the collection: a small collection is read once, a large one as often as it is used. Selections share the chunks.
     """
 
@@ -102,12 +102,12 @@ class StoredItems(Sequence[Item]):
         return f"[{', '.join(map(repr, islice(self, 3)))}{more}]"
 
     def select(self, condition: Callable[[Item], object]) -> StoredItems:
-        """Return the items that meet a condition; of the others nothing stays in memory."""
+        """Return the items that meet a condition; other items do not stay in memory."""
         rows = np.fromiter((row for row, item in enumerate(self) if condition(item)), np.int64)
         return StoredItems(self._cache, self._read_media, rows if self._selected is None else self._selected[rows])
 
     def media(self, rows: Sequence[int]) -> list[Item]:
-        """Return the items at some indices; those that are not in memory only with their ids, splits and files."""
+        """Return the items at some indices; items that are not in memory have only their ids, splits and files."""
         selected = np.asarray(rows, np.int64)
         indices = selected if self._selected is None else self._selected[selected]
         if all(self._cache.holds(number) for number in np.unique(indices // CHUNK_ITEMS).tolist()):

@@ -1,4 +1,4 @@
-"""Counts, by reason, of what a command leaves out or finds odd, so that nothing is dropped or accepted in silence."""
+"""Counts, by reason, of entries that a command skips or that are doubtful, so that none is skipped or kept silently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tally:
         self._add(self.skipped, reason, name, count)
 
     def note(self, reason: str, name: str = "", count: int = 1) -> None:
-        """Count entries that are kept, or that never were entries."""
+        """Count doubtful entries that are kept, or files that are no entries."""
         self._add(self.noted, reason, name, count)
 
     def note_few(self, split: str, count: int, unit: str) -> None:

@@ -44,7 +44,7 @@ class Reader:
     options: str
     """Names of the supported fields of `ReaderOptions`, separated by spaces."""
     streams: bool = False
-    """Whether the entries of an item follow each other in the source, so that it can be read in parts of any number."""
+    """Whether the entries of an item follow each other in the source, so that it can be read in any number of parts."""
     modality: Modality = IMAGE
     """Modality of the files that the function passes as `image`; of a reader of images, videos are recognised by their
     suffix."""

@@ -76,7 +76,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
 
 
 def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Read `dataset_*.json`: `images` with `filename`, `split` and `sentences`, of which `raw` is read.
+    """Read `dataset_*.json`: `images` with `filename`, `split` and the `raw` text of `sentences`.
 
     The split `restval` becomes `train`. Files of COCO have the folder of each image as well, `filepath`.
 

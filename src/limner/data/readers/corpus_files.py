@@ -93,7 +93,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:
-    """Read the lines of a text file one by one, as `read_text` decodes it; an empty `newline` is any usual end."""
+    """Read the lines of a text file one by one, decoded as by `read_text`; an empty `newline` is any line end."""
     has_text = False
     try:
         with (
@@ -155,7 +155,7 @@ def find_files(source: Path, patterns: Iterable[str], description: str) -> list[
 
 
 class ImageFolder:
-    """Index of the image files below a folder by name; those that no item uses are noted.
+    """Index of the image files below a folder by name; images that no item uses are noted.
 
     Raises:
         CollectionError: the folder has no images.

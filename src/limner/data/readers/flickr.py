@@ -122,7 +122,7 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
     The item id is the name of the image file without suffix. Every sentence has a group of its own.
 
     Source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`. Options: `images`, if not below
-    `source`; `splits`, lists of images, of which images in no list are skipped; `split` without lists. By default the
+    `source`; `splits`, lists of images, where images in no list are skipped; `split` without lists. By default the
     split is named in the JSON line, or in lists in the source.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)

@@ -71,7 +71,7 @@ class ItemBuilder:
         self._bytes = 0
         self._passed_on = IdSet()
         self.passed = 0
-        """How often items were passed on."""
+        """Number of times that items were passed to `sink`."""
         self._names: dict[str, tuple[str, SourceLocation]] = {}
         self._drafts: dict[str, _Draft] = {}
         self._available: dict[str, None] = {}
@@ -197,14 +197,14 @@ class ItemBuilder:
             self.store(name, data)
 
     def offer_files(self, paths: Iterable[Path]) -> None:
-        """Register media files of the source; those that no item has at the end are noted."""
+        """Register media files of the source; files without an item at the end are noted."""
         self._available |= {str(path): None for path in paths}
 
     def __contains__(self, id: str) -> bool:
         return id in self._drafts or id in self._passed_on
 
     def _pass_on(self, sink: Callable[[list[Item]], None]) -> None:
-        """Give the collected items away and keep only hashes of their ids."""
+        """Pass the collected items to `sink` and keep only hashes of their ids."""
         items = self._items()
         for item in items:
             self._passed_on.add(item.id)

@@ -1,4 +1,4 @@
-"""What a cell of a table or a value of JSON may hold: sentences, a name, or a box of an image.
+"""Parsing of table cells and JSON values: sentences, names, groups, and boxes of images.
 
 No value is stored as Python prints it.
 """
@@ -65,7 +65,7 @@ def name_in(value: Any, column: str, location: SourceLocation) -> str:  # noqa: 
 
 
 def group_in(text: str, name: str, location: SourceLocation) -> int:
-    """Return the number of the group of a sentence; CollectionError if it is none that a collection stores."""
+    """Return the number of the group of a sentence; CollectionError if a collection cannot store it."""
     try:
         return int(bounds_of(Group).parse(text))
     except ValueError as error:

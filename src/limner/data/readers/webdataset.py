@@ -62,7 +62,7 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
 
 
 def _members(shard: Path, builder: ItemBuilder) -> Iterator[_Member]:
-    """Read the members that a sample can have; others are noted."""
+    """Read the members that a sample can have; note all other members."""
     try:
         with open_file(shard) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for entry in archive:

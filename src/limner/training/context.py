@@ -224,7 +224,7 @@ class TrainingContext:
         save_trained_model(self.out, self.trained._replace(config=config))
 
     def save_times(self) -> None:
-        """Save the times of the whole training with the model, in place of those until its weights were saved."""
+        """Replace the times that were saved with the weights by the times of the whole training."""
         if self.processes.first:
             config = ModelConfig.load(self.out / "config.json")
             provenance = config.provenance | self._times()

@@ -62,9 +62,9 @@ def draw_subwords(examples: Examples, rate: float, seed: int, epoch: int, rows: 
 class BPEDropout:
     """Segmentation of words into subwords with random merges left out (Provilkov et al., 2020, algorithm 1).
 
-    A word starts as its characters. In each round, every possible merge is left out with probability `rate`; the one
-    learned first among the others is applied. The word is finished when a round has no merge. Rate 0 gives the subwords
-    of the tokenizer, rate 1 characters. Words with an unknown character keep their subwords.
+    A word starts as its characters. In each round, every possible merge is left out with probability `rate`, and the
+    first-learned of the remaining merges is applied. The word is finished when a round has no merge. Rate 0 gives the
+    subwords of the tokenizer, rate 1 characters. Words with an unknown character keep their subwords.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
@@ -108,7 +108,7 @@ class BPEDropout:
 
 
 class Objective(Protocol):
-    """What a stage minimises: the batches of an epoch and the loss of each."""
+    """Objective of a stage: the batches of an epoch and the loss of each batch."""
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         """Draw the batches of an epoch, numbered from 0: the rows of each batch."""
@@ -128,7 +128,7 @@ class CrossEntropy:
         self.drawn: DrawnSubwords | None = None
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
-        """Draw the batches of an epoch, and its subwords, by whose lengths they are sorted; see `Objective`."""
+        """Draw the subwords of an epoch, and batches sorted by the numbers of subwords; see `Objective`."""
         settings, rows = self.run.settings, self.examples.epoch_rows(self.run.settings.seed, epoch)
         if settings.bpe_dropout:
             self.drawn = draw_subwords(self.examples, settings.bpe_dropout, settings.seed, epoch, rows)

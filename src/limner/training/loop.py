@@ -139,7 +139,7 @@ def _set_up(
 
 
 def _log_origin(trained: TrainedModel) -> None:
-    """Log what is left out of the data, and where pre-trained embeddings and weights come from."""
+    """Log the excluded data, and the origin of pre-trained embeddings and weights."""
     facts = trained.config.provenance
     for line in facts.get("notes", ()):
         logger.warning("%s", line)
@@ -162,9 +162,9 @@ def require_run(out: Path) -> None:
 
 
 def claim(out: Path, config: ModelConfig, resume: bool) -> None:
-    """Record in a new run directory what is trained there, or check that the recorded training is the same.
+    """Record the training in a new run directory, or check that the recorded training is the same.
 
-    A directory in which a training ended before it saved anything is a new one. A training may be extended by more
+    A directory in which a training ended before it saved anything is new. A training may be extended by more
     epochs, or by more validations without improvement (`patience`): the longer one is recorded.
 
     Raises:

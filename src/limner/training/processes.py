@@ -54,7 +54,7 @@ class Devices(NamedTuple):
         """Return the devices with the numbers of torchrun, if it has started this process.
 
         Raises:
-            SettingsError: its numbers are others.
+            SettingsError: the numbers of the devices differ from the numbers of torchrun.
         """
         count, nodes = 1, 1
         if is_torchrun():
@@ -97,8 +97,8 @@ def launch(recipe: Recipe, devices: Devices) -> Fabric:
     Fabric repeats the command of this process in each of the others.
 
     Raises:
-        SettingsError: a device is not available, the recipe cannot be trained on several, or it is not said where the
-            other machines are.
+        SettingsError: a device is not available, the recipe cannot be trained on several, or the address of the other
+            machines is missing.
         TrainingError: the other processes did not answer.
     """
     chosen = training_device(devices.device)
@@ -171,15 +171,15 @@ def _require_several(recipe: Recipe, devices: Devices, chosen: torch.device) -> 
 T = TypeVar("T")
 
 STORE_TIMEOUT = timedelta(seconds=10)
-"""Time after which the reason of another process is not waited for any longer."""
+"""Maximum time to wait for the reason of another process."""
 REASON = "limner/reason/{attempt}"
 """Key of the error that ended the first process that failed, in the store of the processes, which torchrun keeps when
 it starts them again."""
 LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "timed out", "connection refused")
 """Parts of the messages of gloo and of NCCL after another process ended or stopped answering."""
 _ended: list[object] = []
-"""Process groups of ended trainings, kept until the program ends. The last reference must not be that of PyTorch's
-reducer: it would wait for the threads of gloo while it holds Python's global lock, which these threads may wait for."""
+"""Process groups of ended trainings, kept until the program ends. PyTorch's reducer must not hold the last reference:
+it would wait for the threads of gloo while it holds Python's global lock, which these threads may wait for."""
 
 
 class StepLoss(NamedTuple):
@@ -214,7 +214,7 @@ class GlobalLoss(NamedTuple):
 
 
 class Processes(Shards):
-    """The processes of a training, of which this is one."""
+    """The processes of a training, as seen by one of them."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
@@ -239,7 +239,7 @@ class Processes(Shards):
         return batch[self.rank :: self.size] or batch[:1]
 
     def combine(self, step: StepLoss, batch: Sequence[int], interrupted: bool) -> GlobalLoss:
-        """Sum the losses of all processes, and divide them by the numbers of all, for the rows of the whole batch."""
+        """Sum the losses of all processes, and divide them by the total counts, for the rows of the whole batch."""
         means = [*step.terms, *([] if step.reported is None else [step.reported])]
         weight = float(self.rank < len(batch))  # 0 if the share is a row of another process
         parts = [part for mean in means for part in (mean.total.detach(), mean.number)]

@@ -125,7 +125,7 @@ class SelfCritical:
         self.rows = {self._id(row): row for row in range(len(self.inputs))}
 
     def _id(self, row: int) -> str:
-        """Return a unique id: the source sentences of one item are drawn from separately."""
+        """Return a unique id: every source sentence of an item has random numbers of its own."""
         return self.inputs[row].item.id if self.sources[row] is None else f"{self.inputs[row].item.id}#{row}"
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
@@ -147,7 +147,7 @@ class SelfCritical:
         )
 
     def _reference(self, row: int, epoch: int) -> Sequence[int]:
-        """Draw a reference by the seed, the epoch and the image; empty without a mixed loss, which alone reads it."""
+        """Draw a reference by the seed, the epoch and the image; empty without a mixed loss."""
         if not self.settings.likelihood:
             return ()
         references = [text for text in self.inputs[row].references if text.strip()]
@@ -220,7 +220,7 @@ class SelfCritical:
 
 
 def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Sentence]) -> Batch:
-    """Collate N generated sentences with the examples `rows` of a batch; the ends of cut ones are masked."""
+    """Collate N generated sentences with the examples `rows` of a batch; the ends of cut sentences are masked."""
     sampled = with_targets(batch, rows, [hypothesis.tokens for hypothesis in hypotheses])
     lengths = torch.tensor(
         [len(hypothesis.tokens) + hypothesis.ended for hypothesis in hypotheses], device=sampled.target_mask.device

@@ -1,6 +1,6 @@
 """Setup of a training: vocabularies, examples, and a model with random weights or the weights of another run.
 
-The memory that the training needs is estimated and compared with what is available.
+The memory that the training needs is estimated and compared with the available memory.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _both_splits(
 
 
 def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> dict[str, list[str]]:
-    """Lines about what was excluded from both splits, for the records; none if there is nothing to say."""
+    """Lines about the examples excluded from both splits, for the records; none if no example was excluded."""
     sets = {recipe.data.train: training_set, recipe.data.val: validation_set}
     if recipe.model.scores_sentences:
         for examples in sets.values():
@@ -309,7 +309,7 @@ def initialise_from_run(init: Path, model: Model) -> dict[str, str]:
 
 
 def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
-    """Initialise the word embeddings from pre-trained ones; return the coverage of the vocabulary for the records."""
+    """Initialise the word embeddings from a pre-trained file; return the coverage of the vocabulary for the records."""
     assert settings.pretrained_embeddings is not None
     if not isinstance(model, PretrainedEmbeddingModel):
         raise SettingsError(

@@ -159,7 +159,7 @@ def find_state(run: Path) -> Path | None:
 
 
 def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None) -> TrainState:
-    """Load what `save_state` wrote into the model, the optimizer and the moving average; see `load_rng_state`.
+    """Load a saved state into the model, the optimizer and the moving average; see `load_rng_state`.
 
     Raises:
         RunError: a file is missing or damaged.

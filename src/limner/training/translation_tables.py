@@ -119,7 +119,7 @@ def _tuning_sentences(
 def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
     """Return the target sentences of the pairs, or all human sentences, for the language model.
 
-    Words that are not in the vocabulary have numbers of their own, apart from the words of validation sentences.
+    Words outside the vocabulary have other ids here than in validation sentences.
     """
     assert isinstance(run.trained.model, PhraseBased)
     settings = run.trained.model.settings
@@ -139,14 +139,14 @@ def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[i
 
 
 class _Words:
-    """Token ids of words; those that are not in the vocabulary get ids from its size on."""
+    """Token ids of words; words outside the vocabulary get ids from its size on."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._unknown: dict[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
-        """Convert a sentence to ids; of a word with unknown subwords the whole word has one id."""
+        """Convert a sentence to ids; a word with unknown subwords has one id."""
         ids: list[int] = []
         for word in self._tokenizer.words(text):
             known = self._tokenizer.encode_word(word)

@@ -104,11 +104,11 @@ class Comparison(Record):
     scores: tuple[SystemScore, ...]
     """Score of every system by every metric."""
     contrasts: tuple[Contrast, ...]
-    """Differences of every other system to the first, and of every further one to the second."""
+    """Differences of all other systems to the first system, and of all but the first two to the second system."""
     segments: int
     settings: ComparisonSettings
     notes: tuple[str, ...] = ()
-    """Lines about what makes the tests doubtful."""
+    """Reasons to doubt the tests, one a line."""
 
     @property
     def pairs(self) -> int:

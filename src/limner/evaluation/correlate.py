@@ -286,8 +286,8 @@ class Correlation(NamedTuple):
     interval: Interval | None
     """Bootstrap interval; None with fewer than `MIN_IMAGES` images, or if no sample has a correlation."""
     undefined: int = 0
-    """Number of bootstrap samples without a correlation, all of whose ratings or scores are the same; the interval is
-    computed from the other samples."""
+    """Number of bootstrap samples without a correlation, because all ratings or all scores are the same; the interval
+    is computed from the other samples."""
 
 
 def correlate(

@@ -227,7 +227,7 @@ def _supports_retrieval(task: _Task) -> bool:
 
 
 def _notes(task: _Task, decoded: Hypotheses | None) -> tuple[str, ...]:
-    """Lines about what was left out of the evaluation, and what makes its scores doubtful."""
+    """Lines about excluded items, and reasons to doubt the scores."""
     tally = task.examples.tally
     if task.first.recipe.model.scores_sentences:
         task.examples.note_unknown_tokens()

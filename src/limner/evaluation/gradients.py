@@ -108,7 +108,7 @@ class GradientNorms(Measurement):
         return {name: decay for name, decay in fitted.items() if decay is not None}
 
     def label(self, curve: GradientCurve, name: str | None = None) -> str:
-        """Label a curve in a plot by its name, or another one, and its decay."""
+        """Label a curve in a plot by `name`, by default the name of the curve, and its decay."""
         decay = self.decays.get(curve.name)
         return f"{name or curve.name}{'' if decay is None else f' ({decay})'}"
 

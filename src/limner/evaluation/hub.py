@@ -55,9 +55,9 @@ def evaluate_hub(
 ) -> Evaluation:
     """Evaluate a model of the hub: metrics of captions or translations, all unless some are named, or retrieval.
 
-    Words are split as of the models that results are compared with: of captions, lowercased and without punctuation, as
-    of the built-in captioners and the recipe own/photos; of translations as they are written. `lang` and `source_lang`
-    are what the collection calls the languages of the sentences and their sources; default: as the model does.
+    Words are split as for the models of comparison: of captions, lowercased and without punctuation, as for the
+    built-in captioners and the recipe own/photos; of translations as they are written. `lang` and `source_lang` are the
+    languages of the sentences and their sources in the collection; default: the languages of the model.
 
     Raises:
         CollectionError: the split has no image with a sentence, or no sentence with a translation, in the languages.

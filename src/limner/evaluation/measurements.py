@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MeasurementSettings(Settings):
-    """What is measured: the split, the random seed and the items."""
+    """Settings of a measurement: split, random seed and items."""
 
     split: str | None = None
     """Name of the split; None for the split of the model's recipe: the validation split for gradients, else the test
@@ -33,7 +33,7 @@ class MeasurementSettings(Settings):
 
 
 class Measurement(Record):
-    """What a command measured with a run on a split of a collection."""
+    """Result of a measurement of a run on a split of a collection."""
 
     folder: ClassVar[str]
     split: str
@@ -64,7 +64,7 @@ class Measurement(Record):
 
 
 def provenance(collection: Collection, command: str, began: float) -> dict[str, Any]:
-    """Return what every measurement records of its collection, command and duration since `time.perf_counter()`."""
+    """Return the common fields of all records; `began` is the `time.perf_counter()` at the start of the command."""
     return {
         "collection": str(collection.path.resolve()),
         "fingerprint": collection.fingerprint(),

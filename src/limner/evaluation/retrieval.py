@@ -265,8 +265,8 @@ def nearest_images(
 ) -> Tensor:
     """Return the nearest images of each of I images by Euclidean distance, itself first, (I, count).
 
-    The distances are between the vectors that an `ImageVectorModel` computes, or between the stored features for other
-    models and for those that use no image. Vectors that exceed the budget in bytes are stored in a temporary file.
+    The distances are between the vectors that an `ImageVectorModel` computes, or between the stored features for all
+    other models. Vectors that exceed the budget in bytes are stored in a temporary file.
     """
     device = device_of(model.model)
     vectors = _image_vectors(model, items, features, budget)

@@ -151,9 +151,9 @@ def validate(
 
     Sentences are scored and decoded in the batches of one process, divided among all; the metrics then equal the
     metrics of one process. `perplexity` is of the reference sentences; `map` and `localisation_map` compare detected
-    regions with the annotated ones on `training.validation_images` images; `recall_sum` ranks sentences and images by a
-    model that generates none; other metrics compare decoded sentences with the references. The result has each metric
-    that can be computed on this machine; of several processes the first has all of them.
+    and annotated regions on `training.validation_images` images; `recall_sum` ranks sentences and images by a model
+    that generates none; other metrics compare decoded sentences with the references. The result has each metric that
+    can be computed on this machine; of several processes the first has all of them.
     """
     names = list(metrics)
     values: dict[str, float] = {}

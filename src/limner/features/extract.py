@@ -35,7 +35,7 @@ _BATCHES_AHEAD = 3
 
 
 class BackboneChoice(NamedTuple):
-    """A backbone and what it computes of the items of a collection, as values that other processes load as well."""
+    """A backbone and its options for a collection, as plain values from which any process can load the backbone."""
 
     name: str
     """See `load_backbone`."""
@@ -136,7 +136,7 @@ def named_specs(backbone: Backbone, name: str | None) -> list[FeatureSpec]:
 
 @contextmanager
 def locked_tables(collection: Collection, specs: Sequence[FeatureSpec]) -> Iterator[None]:
-    """Hold the locks of feature tables, without what an interrupted write has left; FeatureError if one is locked."""
+    """Lock feature tables, and remove the remains of interrupted writes; FeatureError if a table is locked."""
     with ExitStack() as locks:
         for name in sorted(spec.name for spec in specs):
             path = table_path(collection.path, name)
@@ -205,7 +205,7 @@ def check_extraction(
 
 
 def encoded_items(collection: Collection, splits: Sequence[str] | None) -> Iterator[tuple[int, Item]]:
-    """Read the items with a file of some splits, or all, with their positions; they have their files alone."""
+    """Read the items with a file of some splits, or all, with their positions; only the file fields are read."""
     for split in (None,) if splits is None else splits:
         for position, item in collection.numbered_items(split, MEDIA_COLUMNS):
             if item.media_path is not None:

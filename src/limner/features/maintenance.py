@@ -1,8 +1,8 @@
 """Maintenance of the tables of a collection: repair before an extraction, and compaction.
 
 Each change is one atomic commit of Lance, before which nothing changes for readers. A repair removes damaged rows and
-never intact ones; a compaction writes few large files in place of many small ones, and removes old versions. What is
-interrupted can be repeated; a process that is killed leaves files that the next compaction removes.
+never intact ones; a compaction writes few large files in place of many small ones, and removes old versions.
+Interrupted commands can be repeated; a process that is killed leaves files that the next compaction removes.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _pooled_spec(backbone: Backbone) -> FeatureSpec:
 def select_regions(boxes: Sequence[Box], size: tuple[int, int], count: int) -> list[Crop]:
     """Select regions by descending score, or by descending size where the boxes of an image have no scores.
 
-    Parts outside the image are cut off; of boxes that cover the same pixels one is used.
+    Parts outside the image are cut off; boxes that cover the same pixels count once.
 
     Returns:
         Regions in ascending order of size (Huang et al., 2016), regions of equal size from left to right.
@@ -231,7 +231,7 @@ def read_boxes(path: Path) -> dict[str, list[Box]]:
     """Read boxes by the id of an item or the name of its image.
 
     The file holds JSON, compressed with gzip if its name ends in `.gz`: an object, or a list of objects, which are
-    either `{"image or id": [[left, top, width, height, score], ...], ...}`, where scores are optional, or those of
+    either `{"image or id": [[left, top, width, height, score], ...], ...}`, where scores are optional, or objects of
     Visual Genome, `{"id": 1, "regions": [{"x": ..., "y": ..., "width": ..., "height": ...}, ...]}`.
 
     Raises:

@@ -21,13 +21,13 @@ from limner.settings import Settings
 FeatureKind = Literal["pooled", "grid", "maps"]
 FeatureArray = NDArray[np.float16]
 _IN_FLOAT32 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""Values of all numbers of 16 bits."""
+"""Value of every float16 number, by its 16 bits."""
 
 _NOT_IN_FINGERPRINT = {"name", "modality", "source"}
 
 
 def in_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return features in float32; those stored in float16 by a table, in a third of the time that NumPy takes."""
+    """Convert features to float32; a lookup table for float16 takes a third of NumPy's time."""
     return _IN_FLOAT32.take(values.view(np.uint16)) if values.dtype == np.float16 else values.astype(np.float32)
 
 
@@ -81,7 +81,7 @@ class FeatureSpec(Settings):
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that identify everything that determines the values."""
+        """Digest of all fields that determine the values, sixteen hexadecimal digits."""
         content = self.model_dump(mode="json", exclude=_NOT_IN_FINGERPRINT)
         if self.regions is None:
             del content["regions"]

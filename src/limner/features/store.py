@@ -198,7 +198,7 @@ class FeatureStore:
 
     @classmethod
     def open(cls, collection: Collection, names: Sequence[str], cache_mib: int) -> Self:
-        """Open feature tables of a collection, one of each kind; those of at most `cache_mib` are held in memory.
+        """Open feature tables of a collection, one of each kind; tables of at most `cache_mib` are held in memory.
 
         Raises:
             FeatureError: the collection has no table of a name, or the table is damaged.
@@ -292,6 +292,6 @@ def pixel_box(box: Sequence[float], encoded: tuple[float, float, float, float]) 
 
 
 def table_command(name: str, collection: Path | str) -> str | None:
-    """Return the command that makes a table of a collection; None for a table that no such command is known for."""
+    """Return the command that makes a table of a collection; None for a table without a known command."""
     options = TABLE_OPTIONS.get(name)
     return None if options is None else f"limner features {collection} {options}"

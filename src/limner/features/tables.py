@@ -219,7 +219,7 @@ class FragmentWriter(_ChunkWriter):
 
 @contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
-    """Convert what Lance raises where a table cannot be written."""
+    """Convert Lance's errors in writing a table to FeatureError."""
     try:
         yield
     except WRITE_ERRORS as error:
@@ -271,7 +271,7 @@ def data_files(path: Path) -> list[str]:
 
 
 def remove_uncommitted(path: Path, earlier: Iterable[str]) -> None:
-    """Remove the files of units that ended before they were finished, except `earlier` ones; the table is locked."""
+    """Remove the files of a table that are neither committed nor in `earlier`; the caller holds its lock."""
     keep = set(earlier)
     if table_exists(path):
         keep.update(_committed_files(open_features_table(path)))

@@ -137,7 +137,7 @@ class FunctionBackbone:
 
 
 def encode(backbone: Backbone, inputs: EncoderInput, names: Sequence[str]) -> dict[FeatureKind, FeatureArray]:
-    """Compute the features of inputs (B, ...), of which the first have names, and check that they are finite.
+    """Compute the features of inputs (B, ...), and check that the features of the named, first inputs are finite.
 
     Raises:
         BackboneError: a feature is NaN or infinite; names the file.

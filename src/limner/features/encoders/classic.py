@@ -16,7 +16,7 @@ from limner.storage.tensors import load_tensors
 
 
 class ClassicNetwork(nn.Module):
-    """Convolutions and three layers: the maps of the last convolution as grid features, fc7 (4,096) as pooled ones.
+    """Convolutions and three layers: the maps of the last convolution as grid features, fc7 (4,096) as pooled features.
 
     Args:
         convolutions: layers up to the last pooling.

@@ -17,7 +17,7 @@ from limner.media.video import FrameSampling, read_frames
 class ClipBackbone:
     """Features of clips and images: the mean over the frames, or one row per frame.
 
-    Of pooled features of a frame (D,), kind 'pooled' is their mean over the frames, and 'grid' has one frame in each
+    With pooled features (D,) of each frame, kind 'pooled' is the mean over the frames, and 'grid' has a frame in each
     row, (L, D). Maps of a frame (C, H, W), such as its pixels, are stacked to (L, C, H, W). L is the maximum number of
     frames; rows of zeros follow where there are fewer.
     """

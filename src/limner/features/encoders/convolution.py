@@ -51,9 +51,9 @@ class _Prepared(NamedTuple):
 class FusedConvolution(nn.Module):
     """A convolution and its activation in one pass over the maps, equal bit for bit to the plain form under autocast.
 
-    The operators are those that TorchInductor generates. Weights are cast and laid out once, for the size of the first
-    maps. An odd number of zeros, of which the right and lower edges get one more, becomes an even one with a row and a
-    column of zeros before the kernel, so that the maps need not be copied. docs/notebook/speed.md has the gain.
+    The operators are the same as in TorchInductor's code. Weights are cast and laid out once, for the size of the first
+    maps. An odd number of zeros, with one more at the right and lower edges, becomes even by a row and a column of
+    zeros before the kernel, so that the maps need not be copied. docs/notebook/speed.md has the gain.
     """
 
     def __init__(self, convolution: SameConv2d, relu6: bool) -> None:

@@ -2,7 +2,7 @@
 
 An image is encoded as one coarse map per filter. The paper's "soft activation encoding" has no equation; there are two
 readings. The triangle activation max(0, mean(z) - z_k) is what Coates, Lee and Ng (2011) use with k-means. The soft
-threshold max(0, D_k x - alpha) is that of the paper's reference [22], Coates and Ng (2011), where -D_k x is encoded as
+threshold max(0, D_k x - alpha) is from the paper's reference [22], Coates and Ng (2011), where -D_k x is encoded as
 well: Kiros et al. have as many maps as filters, so these maps are left out.
 
 Shapes: D is the size of a patch, 3 * patch * patch (channel-major, then row-major); K is the number of filters.
@@ -28,7 +28,7 @@ from limner.process import map_in_threads
 
 
 class KMeansBackbone:
-    """Feature maps (K, G, G) of a dictionary learned by `limner kmeans`; BackboneError if the file is none."""
+    """Feature maps (K, G, G) of a dictionary learned by `limner kmeans`; BackboneError for any other file."""
 
     modality = IMAGE
 

@@ -83,7 +83,7 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
 
 
 def _load(name: str, chosen: BackboneOptions, recorded: Sequence[FeatureSpec] = ()) -> Backbone:
-    """Load a backbone, of which the features may be known by specifications that are recorded with stored features."""
+    """Load a backbone; `recorded` are specifications of stored features, which save a pass to find the shapes."""
     family, _, rest = name.partition(":")
     if family == "pixels":
         _refuse_options(name, chosen, allowed={"size", "resize"})

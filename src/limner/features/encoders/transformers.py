@@ -119,7 +119,7 @@ def download(
 
 
 def require_safe(name: str, folder: Path) -> None:
-    """Check a folder before transformers reads it; BackboneError for what `_refuse_code` and `_refuse_layers` name."""
+    """Check a folder before transformers reads it; `_refuse_code` and `_refuse_layers` name the errors."""
     _refuse_code(name, folder)
     _refuse_layers(name, folder)
 
@@ -167,7 +167,7 @@ def _refuse_layers(name: str, folder: Path) -> None:
 
 
 def _integers(value: object, key: str = "") -> Iterator[tuple[str, int]]:
-    """Yield all integers of a JSON value with their keys; a list has the key of its place."""
+    """Yield all integers of a JSON value with their keys; the elements of a list have its key."""
     if isinstance(value, int):
         yield key, value
     pairs = (

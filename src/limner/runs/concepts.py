@@ -339,7 +339,7 @@ class Concepts:
     def overlooked(self, text: str, probabilities: Vector, confidence: float) -> list[tuple[str, float]]:
         """Return the plain sentence about the most probable thing, if a caption of this confidence overlooks it.
 
-        The thing is no kind of things, which a caption may name by one of them. There is at most one sentence.
+        Kinds of things are left out, as a caption may name a thing of the kind. There is at most one sentence.
         """
         kinds, mentioned = {*self._kinds.values()}, {column for names in self.mentions(text) for column in names}
         things = [thing for thing in self.things.tolist() if thing not in kinds]
@@ -351,21 +351,21 @@ class Concepts:
 
 
 def pooled_vector(features: StoredFeatures) -> Vector:
-    """Return the pooled features (D,) of an image, of which the mean of a grid (L, D) is as good."""
+    """Return the pooled features (D,) of an image: stored pooled features, or the mean of a grid (L, D)."""
     pooled = features.get("pooled")
     vector: Vector = in_float32(np.asarray(features["grid"] if pooled is None else pooled))
     return vector.mean(0) if vector.ndim == 2 else vector
 
 
 def concepts_of(folder: Path | None, specs: Sequence[FeatureSpec]) -> tuple[Concepts | None, Concepts | None]:
-    """Return the concepts that choose the captions of a run, and those that name tags.
+    """Return the concepts that choose the captions of a run, and the concepts that name tags.
 
     Args:
         folder: run directory; None for an ensemble, or a model that was not loaded from a folder.
         specs: features that the run reads.
 
     Returns:
-        The concepts of the run, None for a run without; and these, or the built-in English ones where they read the
+        The concepts of the run, or None; and the concepts of the run, or the built-in English concepts if they read the
         same features, or None.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a recipe needs before it is trained: sentences or labels, feature tables, and the commands that make these."""
+"""Requirements of a recipe: sentences or labels, feature tables, and the commands that make the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecipeSummary(NamedTuple):
     model: str
     """Name of the model."""
     needs: tuple[str, ...]
-    """What the collection must contain, and the run that the training starts from."""
+    """Required contents of the collection, and the run that the training starts from."""
     commands: tuple[str, ...]
     """Commands that compute the features and train the model."""
 

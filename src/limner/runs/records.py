@@ -30,14 +30,14 @@ StoredScore = Annotated[Score, PlainSerializer(lambda score: score._asdict(), re
 
 
 class Record(BaseModel):
-    """Base class of all JSON records; unknown keys, as of a newer version, are ignored when a file is read."""
+    """Base class of all JSON records; unknown keys, such as keys of a newer version, are ignored in reading."""
 
     # JSON has no infinity, so it is written as a string.
     model_config = ConfigDict(
         frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings", protected_namespaces=()
     )
     remedy: ClassVar[str] = "restore the file from a copy, or write it again"
-    """What to do about a damaged file."""
+    """Remedy for a damaged file, for error messages."""
 
     def save(self, path: Path) -> None:
         """Write the record to a JSON file atomically."""
@@ -287,7 +287,7 @@ class ImageRegions(ItemRecord):
     """Detected and annotated regions of one image."""
 
     detected: tuple[RegionRecord, ...]
-    """Regions that the model found, by descending confidence."""
+    """Detected regions, by descending confidence."""
     annotated: tuple[RegionRecord, ...]
     """Regions of the collection."""
 
@@ -313,7 +313,7 @@ class Evaluation(Record):
     left_out: int = 0
     """Number of items left out because their image has no features."""
     notes: tuple[str, ...] = ()
-    """Lines about what was left out or makes the scores doubtful."""
+    """Lines about excluded items, and reasons to doubt the scores."""
     scores: tuple[StoredScore, ...] = ()
     """Scores of all metrics."""
     items: tuple[EvaluatedItem, ...] = ()
@@ -323,7 +323,7 @@ class Evaluation(Record):
     gates: GateStatistics | None = None
     """Gate values of a model with a gated image context."""
     regions: tuple[ImageRegions, ...] = ()
-    """Some images with the regions that a dense captioner found."""
+    """Some images with the regions that a dense captioner detected."""
     lang: str | None = None
     """Language of the sentences of a model of the hub, which has no recipe; None for a run."""
     model: str = ""

@@ -65,7 +65,7 @@ class ModelConfig(RunConfig):
     def digests(self) -> dict[str, str]:
         """Return a digest of each section that determines results; it is stored with the weights.
 
-        The settings of the training and what only describes the run may change.
+        Training settings and descriptions of the run may change.
         """
         sections = {name: values for name, values in self.recipe.items() if name not in _FREE_SECTIONS}
         sections |= {"features": [[spec.kind, spec.fingerprint] for spec in self.features]}

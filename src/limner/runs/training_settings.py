@@ -185,7 +185,7 @@ class TrainingSettings(Settings):
     """Further metrics to compute and log at every validation."""
     validation_images: Count = 200
     """Number of images that `map` and `localisation_map` are computed on at a validation, at regular intervals of the
-    validation split: of a larger number, the detection can take longer than a tenth of an epoch."""
+    validation split: detection in more images can take longer than a tenth of an epoch."""
     patience: Epochs | None = None
     """Number of validations without improvement after which training stops; None for no early stopping."""
     train_on_val_epochs: EpochsOrNone = 0

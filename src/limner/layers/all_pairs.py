@@ -99,7 +99,7 @@ class PrefixTree(NamedTuple):
 
 
 class PairOptions(NamedTuple):
-    """How all pairs are scored."""
+    """Options of the scoring of all pairs."""
 
     budget: int
     """Bytes of working memory."""

@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 class ConditionalDecoder(nn.Module):
-    """The conditional GRU of Calixto et al. (2017), or one of other cells: section 2.2, and with an image section 3.1.
+    """The conditional GRU of Calixto et al. (2017), section 2.2, and with an image section 3.1; or with other cells.
 
     REC1 computes a proposal s'_t, which queries the attentions; REC2 computes s_t from s'_t and the contexts.
     """

@@ -18,7 +18,7 @@ def at_least_float32(values: Tensor) -> torch.dtype:
 
 
 def require_numbers(values: Tensor, what: str) -> None:
-    """Check that what a model computes is not NaN, so that nothing is ranked, printed or stored by it.
+    """Check that the outputs of a model are not NaN, before they are ranked, printed or stored.
 
     Raises:
         RunError: some value is NaN; `what` names the values.
@@ -49,8 +49,7 @@ _exporting: ContextVar[bool] = ContextVar("_exporting", default=False)
 def is_exporting() -> bool:
     """Whether this thread traces a graph for export, which has to hold for inputs other than the example.
 
-    Layers then take the path that is right for any values, in place of one that depends on the values of a tensor, and
-    the plain form of what they have an optimised form of.
+    Layers then avoid branches on the values of tensors, and use the plain form of optimised operations.
     """
     return _exporting.get()
 

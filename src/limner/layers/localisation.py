@@ -274,7 +274,7 @@ def bilinear_sample(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def sample_regions(maps: Tensor, boxes: Tensor, output: tuple[int, int]) -> Tensor:
-    """Sample regions (N, C, Y, X) from maps of one image (C, H, W), or of one for each region (N, C, H, W)."""
+    """Sample regions (N, C, Y, X) from the maps of one image (C, H, W), or from maps for each region (N, C, H, W)."""
     return bilinear_sample(maps, *sampling_grid(boxes, (maps.shape[-2], maps.shape[-1]), output))
 
 

@@ -1,9 +1,9 @@
 """Normalisers of a softmax for many images: probable tokens are summed, the rest is estimated from a sample of images.
 
 After a prefix, a small part of the vocabulary has nearly all the probability, whatever the image. The whole softmax of
-each prefix is computed for a few images that differ much. It gives the tokens to sum for all images, the head, and what
-the other tokens add for these few images, from which a linear regression predicts what they add for each other image.
-The regression is not used where the few images say too little about the others.
+each prefix is computed for a few images that differ much. It gives the tokens to sum for all images, the head, and the
+sum over all other tokens for these few images, from which a linear regression predicts this sum for the other images.
+The regression is not used where its predictions for the other images are inaccurate.
 
 Shapes: n prefixes of the regression, p prefixes, i images, k sampled images, M hidden units, V vocabulary, H tokens of
 a head.
@@ -75,7 +75,7 @@ class HeadFinder:
         self._weights = _interpolation(rests[~checked], self._positions)
         errors = self._predict(rests[checked][:, self._positions]) - rests[checked]
         self.is_close = bool(errors.square().mean().sqrt() <= MAX_ERROR)
-        """Whether the regression predicts well what it was not fitted on."""
+        """Whether the regression is accurate on prefixes that it was not fitted on."""
 
     def heads(self, language: Tensor) -> Heads:
         """Find the head of the softmax after each of p prefixes, from their terms (p, M)."""
@@ -98,7 +98,7 @@ class HeadFinder:
 
     @torch.inference_mode()
     def _rest(self, language: Tensor, image: Tensor) -> Tensor:
-        """Compute what `rest` predicts, for one prefix (M,) and all images, (i,)."""
+        """Compute the values that `rest` predicts, for one prefix (M,) and all images, (i,)."""
         head = self.heads(language.unsqueeze(0)).tokens[0]
         parts = (
             self._probs(language.unsqueeze(0), part)[0][:, head].sum(1) for part in torch.split(image, SAMPLED_IMAGES)

@@ -34,7 +34,7 @@ _KERNELS: dict[type[Cell], Callable[..., Any]] = {
     GRUCell: torch.gru,
     LSTMCell: torch.lstm,
 }
-"""Kernel of each cell that torch has one for: one call for all positions of a sequence."""
+"""Kernels of torch by cell, each one call for all positions of a sequence."""
 
 
 def has_kernel(cell: Cell, inputs: Tensor) -> bool:

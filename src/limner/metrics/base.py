@@ -61,7 +61,7 @@ class Metric:
     """Input: tokens joined by single spaces, or running text that the metric tokenises itself."""
     higher_is_better: bool = True
     applies: Callable[[References], bool] = lambda references: True
-    """Function that returns whether the references have anything that the metric measures; left out otherwise."""
+    """Function that returns whether the metric applies to the references; if not, the metric is left out."""
 
     def signature(self, references: References) -> str:
         """Return the number of references and the settings."""

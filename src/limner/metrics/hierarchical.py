@@ -3,7 +3,7 @@
 Runs that differ in the seed share their segments, and the segments share their runs, so that neither all outputs nor
 all segments are independent. The variance of a mean score has two parts:
 
-- between runs: the variance of the scores of the runs of a system, of which there are few: Student's t;
+- between runs: the variance of the scores of the few runs of a system: Student's t;
 - between segments: the covariance of the scores of different runs when the segments are resampled by the bootstrap (the
   same samples for all runs), of which there are many: the normal distribution.
 
@@ -37,9 +37,9 @@ class RunScores(NamedTuple):
     """Scores of the runs of a system, on the test set and on bootstrap samples of its segments."""
 
     values: NDArray[np.float64]
-    """(R,)."""
+    """Score of each run, (R,)."""
     samples: NDArray[np.float64]
-    """(R, B); the samples of all systems are paired if their number, their seed and the segments are the same."""
+    """Scores of the runs on B bootstrap samples, (R, B); equal for all systems with the same B, seed and segments."""
 
     @classmethod
     def of(

@@ -7,15 +7,15 @@ directions match twice.
 
 In an alignment every word is in at most one match. The paper asks for the most covered words, then the fewest chunks
 (matches that are adjacent in the same order on both sides), then the smallest sum of distances between the starts of
-the matches, and searches with a beam. What it leaves open was found by comparing alignments of generated sentences with
-those of METEOR 1.5 (options `-writeAlignments`, `-x`, `-a`):
+the matches, and searches with a beam. Its open details were determined by comparing alignments of generated sentences
+with the alignments of METEOR 1.5 (options `-writeAlignments`, `-x`, `-a`):
 
 - The words of the reference are read from left to right; each partial alignment is extended by every match that starts
   at the word, then kept without one. A match that shares no word with another is always taken.
 - A match of another module than `exact` counts half of its words on each side, rounded down: 0 for single words.
-- The distance is that of the matches that were *not* taken although they were possible: of those listed before the
-  match that is taken, or of all if none is.
-- The beam is ranked by covered words, then chunks, then distance, and equal ones keep their order. The chunk that the
+- The distance is summed over the possible matches that were *not* taken: all that are listed before the match that is
+  taken, or all if no match is taken.
+- The beam is ranked by covered words, then chunks, then distance, and ties keep their order. The chunk that the
   next match may continue is not counted until the last word has been read.
 """
 
@@ -35,7 +35,7 @@ EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 
 @compiled
 def row_of(lists: RaggedArray, row: int) -> Ids:
-    """Return one of the lists."""
+    """Return list `row`."""
     return lists.values[lists.starts[row] : lists.starts[row + 1]]
 
 
@@ -88,9 +88,8 @@ def _match_phrases(
 ) -> None:
     """Append the paraphrases that start at one word of the reference.
 
-    Those that the table lists for a phrase of the reference come before those that it lists for one of the hypothesis;
-    the phrases that have entries are taken from left to right, the shortest first, their entries in the order of the
-    table.
+    Paraphrases listed for a phrase of the reference come before paraphrases listed for a phrase of the hypothesis;
+    phrases are taken from left to right, the shortest first, and their entries in the order of the table.
     """
     for k in range(0, len(ref_phrases), 3):
         first = len(matches)
@@ -133,7 +132,7 @@ def _insert_match(
 def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus: Any) -> Ids:  # noqa: ANN401
     """List all matches by their first word of the reference, then by module.
 
-    Each is first word and number of words of the reference, the same of the hypothesis, and module, (M, 5).
+    Columns of the result, (M, 5): first word and number of words in the reference and in the hypothesis, and module.
     """
     matches = [(0, 0, 0, 0, 0)]
     end = 0

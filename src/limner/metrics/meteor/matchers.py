@@ -1,7 +1,7 @@
-"""Numbered words of a corpus with what the matching modules compare: stems, synonym sets and paraphrases.
+"""Numbered words of a corpus with their stems, synonym sets and paraphrases, which the matching modules compare.
 
 Sentences are normalised by the rules of the tokeniser of Moses (Koehn et al., 2007) with simplified quotes and dashes;
-where METEOR 1.5 (`-norm`) differs from it was found by comparing its output with ours for every character and for
+the differences of METEOR 1.5 (`-norm`) were determined by comparing its output with ours for every character and for
 random strings. Every distinct word and phrase of the corpus is looked up once; the search compares numbers.
 """
 
@@ -65,7 +65,7 @@ class Corpus(NamedTuple):
     entries: Ids
     """Place of each of these paraphrases in the table."""
     slots: Ids
-    """Index of the modules exact, stem, synonym and paraphrase in the statistics; -1 for those that are not used."""
+    """Index of the modules exact, stem, synonym and paraphrase in the statistics; -1 for unused modules."""
 
 
 def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], Corpus]:

@@ -26,7 +26,7 @@ MAX_SIDE = 1 << 18
 """Longest side that is decoded: every row of an image takes memory of its own, however short it is."""
 
 IN_MEMORY = "sha256:"
-"""Beginning of the names of images that are no files."""
+"""Prefix of the names of images in memory."""
 THUMBNAIL_SIDE = 256
 """Longer side of a thumbnail in pixels."""
 THUMBNAIL_QUALITY = 75
@@ -54,9 +54,9 @@ IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix i
 
 Pixels = NDArray[np.uint8]
 ImageInput = Path | str | bytes | Image.Image | NDArray[Any]
-"""An image: the path of a file, the encoded bytes of one, a Pillow image, or an array of uint8, (H, W, 3) or (H, W)."""
+"""An image: the path or the bytes of an image file, a Pillow image, or an array of uint8, (H, W, 3) or (H, W)."""
 ImageInputs = ImageInput | Sequence[ImageInput]
-"""One image of several sentences, or an image of each."""
+"""One image for several sentences, or an image for each."""
 
 
 def is_image(value: object) -> bool:

@@ -26,14 +26,14 @@ _VIDEO = re.compile(
     rb"|G.{187}G|.{4}G.{191}G",
     re.DOTALL,
 )
-"""MP4 and QuickTime, Matroska and WebM, AVI, MPEG, Ogg, Flash, Windows Media, MPEG transport streams, whose packets of
-188 or 192 bytes each begin with G, or have it after a time of 4 bytes."""
+"""Headers of MP4 and QuickTime, Matroska and WebM, AVI, MPEG, Ogg, Flash, Windows Media, and MPEG transport streams
+(packets of 188 bytes that begin with G, or of 192 bytes with G after a time of 4 bytes)."""
 _AUDIO = re.compile(rb"(RIFF|RF64)....WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]|FORM....AIF[FC]|\.snd|caff", re.DOTALL)
-"""WAV, FLAC, Ogg, MP3, AIFF, AU, CAF."""
+"""Headers of WAV, FLAC, Ogg, MP3, AIFF, AU and CAF."""
 
 
 class Modality(NamedTuple):
-    """One kind of media that sentences are about."""
+    """A kind of media that sentences describe."""
 
     name: ModalityName
     """Key of the table, and the field of `Item` that holds the path."""
@@ -50,7 +50,7 @@ class Modality(NamedTuple):
     folder: str
     """Folder of copied files in a collection."""
     is_in: Callable[[Path], bool]
-    """Whether a file begins like one of this modality, whatever its name is."""
+    """Whether a file has a header of this modality, whatever its name is."""
 
     def matches(self, name: str | os.PathLike[str]) -> bool:
         """Whether a file name has one of the modality's suffixes."""

@@ -52,7 +52,7 @@ MODELS: dict[type[ConditionalLMSettings], type] = {
 }
 """Class of every model by its settings class, which is the attribute `Settings` of the model.
 
-A `PhraseBased` and a `TwoTower` have a search or a joint space of their own in place of `encode`, `start` and `step`.
+A `PhraseBased` and a `TwoTower` have their own search or joint space in place of `encode`, `start` and `step`.
 """
 
 if TYPE_CHECKING:

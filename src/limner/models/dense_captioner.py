@@ -36,7 +36,7 @@ WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
 
 
 class DetectedRegions(NamedTuple):
-    """Regions that a model found in one image, by descending confidence."""
+    """Detected regions of one image, by descending confidence."""
 
     boxes: Tensor  # (R, 4): centre, width and height in fractions of the image
     scores: Tensor  # (R,): confidence, 0 to 1

@@ -57,7 +57,7 @@ class HMMParameters(NamedTuple):
 class HMM(nn.Module):
     """Hidden Markov model whose emissions are the words of a sentence and its end-of-sentence token.
 
-    With the hidden states h_t and the tokens x_1 … x_T, of which x_T is </s>:
+    With the hidden states h_t and the tokens x_1 … x_T, where x_T = </s>:
 
         P(x, h) = P(h_1) prod_{t=2}^T P(h_t | h_{t-1}) prod_{t=1}^T P(x_t | h_t)                              (1)
         b_1(k) = P(h_1 = k)                                                                                    (2)

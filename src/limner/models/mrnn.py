@@ -99,8 +99,8 @@ class MRNN(EncodedImages, nn.Module):
         g_2(x) = 1.7159 tanh(2/3 x)                            `scaled_tanh` (eq. 4)
         logits = S m(t) + b_s                                  softmax layer
 
-    `VARIANTS` lists what the variants change. With the setting `cell`, which is not in the paper, r(t) is the state of
-    that cell with w(t) as its input.
+    `VARIANTS` lists the changes of the variants. With the setting `cell`, which is not in the paper, r(t) is the state
+    of that cell with w(t) as its input.
 
     Departures from the paper, where it does not specify the model:
 

@@ -253,7 +253,7 @@ def _log_row(probs: Floats) -> Tensor:
 def good_turing(counts: Ints, cutoff: int) -> Floats:
     """Compute the discounts d_r of Katz (1987) (eqs. 3 and 4 of `NGram`) from the counts of N n-grams, (K + 2,).
 
-    The last one is 1 for all counts above the cutoff K; a discount that is not defined is 1.
+    The last discount is for all counts above the cutoff K, and is 1; a discount that is not defined is 1.
     """
     discounts = np.ones(cutoff + 2)
     n = np.bincount(np.minimum(counts, cutoff + 2), minlength=cutoff + 2).tolist()  # n_r

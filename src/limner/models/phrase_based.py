@@ -37,13 +37,13 @@ class ParallelCorpus(NamedTuple):
     sources: Sequence[Sequence[int]]
     targets: Sequence[Sequence[int]]
     language_model: Sequence[Sequence[int]]
-    """Sentences of the target language; words that are not in the vocabulary have ids from its size on."""
+    """Sentences of the target language; words outside the vocabulary have ids from its size on."""
     tuning_sources: Sequence[Sequence[int]]
     tuning_copies: Sequence[Sequence[int]]
-    """Target token of each of their tokens if it is copied, with the ids of `tuning_references`."""
+    """Target token of each token of `tuning_sources` if it is copied, with the ids of `tuning_references`."""
     tuning_references: Sequence[Sequence[Sequence[int]]]
-    """References of each of them; words that are not in the vocabulary have ids from its size on, which are not those
-    of `language_model`."""
+    """References of each of `tuning_sources`; words outside the vocabulary have other ids than in `language_model`,
+    also from its size on."""
     target_words: Sequence[str]
     """Entries of the target vocabulary."""
     seed: int
@@ -74,7 +74,7 @@ class PhraseBasedSettings(ConditionalLMSettings):
     """Order of the language model, Calixto et al. (2017), section 5.1."""
     language_model: Literal["pairs", "all"] = "pairs"
     """Sentences that the language model is estimated from: the target sides of the training pairs, or all sentences of
-    the training split in the target language, those without a translation as well."""
+    the training split in the target language, including sentences without a translation."""
     language_model_file: Path | None = None
     """ARPA file of a language model, which is used in place of an estimated one. Its words are looked up in the target
     vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
@@ -107,7 +107,7 @@ class PhraseBased(nn.Module):
     and the numbers of words, phrases and copied words. The weights lambda are tuned on BLEU.
 
     Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
-    has no word classes; lexical weights are the largest of all alignments of a pair (their estimate is that of Moses,
+    has no word classes; lexical weights are the largest of all alignments of a pair (estimated as by Moses,
     `lexical_weights`); the pairs of a source phrase are limited by phi(e | f) alone; phrases whose corners are aligned
     on both sides are monotone; the last phrase also gets a score of the next orientation; all hypotheses that are made
     for a stack are extended; MERT has fewer restarts and takes the first improvement.

@@ -23,10 +23,10 @@ from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
 
 Memory = Any
-"""What is constant while a sentence is generated: a batch-first tensor, or nested tuples of them (or None)."""
+"""Values that are constant during generation: a batch-first tensor, or nested tuples of them (or None)."""
 
 State = Any
-"""Recurrent state between two steps, likewise."""
+"""Recurrent state between two steps: a batch-first tensor, or nested tuples of them (or None)."""
 
 EXCLUDED = -1e4
 """Log-probability of tokens that cannot follow. Its exponential is exactly 0. It is finite, so that a label outside the
@@ -34,7 +34,7 @@ vocabulary has a finite loss, and because a mask of 0 multiplies the scores at p
 
 
 class ConditionalLMSettings(Settings):
-    """Base class of the settings of a model: what the model reads and describes, besides whole images."""
+    """Base class of the settings of a model, with its inputs, its outputs and how it is trained."""
 
     name: str
     """Name of the model in recipes, a `Literal` in each model's settings."""
@@ -180,7 +180,7 @@ class WordEmbeddingModel(Protocol):
 
 @runtime_checkable
 class PretrainedEmbeddingModel(Protocol):
-    """A model whose word embeddings can be initialised from pre-trained ones."""
+    """A model whose word embeddings can be initialised from pre-trained embeddings."""
 
     @property
     def word_dim(self) -> int:

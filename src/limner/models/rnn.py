@@ -90,7 +90,7 @@ class RNNState(NamedTuple):
 
 
 class RNN(EmbeddedWords, EncodedImages, nn.Module):
-    """A recurrent network that predicts each token from the previous ones, with or without an image vector v.
+    """A recurrent network that predicts each token from the previous tokens, with or without an image vector v.
 
         x_t = [E y_{t-1}; W_v v + b_v]                         inputs; the second part with `every-step` and `both`  (1)
         h_0 = tanh(W_0 v + b_0)                                with `initial-state` and `both`, otherwise 0          (2)
@@ -112,7 +112,7 @@ class RNN(EmbeddedWords, EncodedImages, nn.Module):
     so that decoding and scoring need not know of it. The gradient of the likelihood estimates b_T; without an image its
     optimum is the relative frequency of each length.
 
-    Departures from the lecture: the words are independent of T given the previous ones, P(y | T) reads no remaining
+    Departures from the lecture: the words are independent of T given the previous words, P(y | T) reads no remaining
     length; lengths of M and more have P(T = M + n | T >= M) = 2^-(n + 1); the vector v is embedded before it is an
     extra input. Initialisation: orthogonal recurrent weights, word embeddings normal with standard deviation 0.1,
     biases of the vocabulary and the lengths zero, otherwise the defaults of `nn.Linear`.

@@ -100,7 +100,7 @@ class SequenceLabeller(nn.Module):
         P(y_t | x) = softmax(W h_t + b)                                               `outputs: every`
 
     Labels of different steps are independent given the input. Unidirectional layers base label t on x_1, ..., x_t,
-    bidirectional ones (Schuster and Paliwal, 1997) on the whole sequence, h_t = [forward; backward]. With
+    bidirectional layers (Schuster and Paliwal, 1997) on the whole sequence, h_t = [forward; backward]. With
     `previous_label`, a further recurrent layer s_t = cell([h_t; E y_{t-1}], s_{t-1}) replaces h_t, so that label t
     depends on the labels before it as well; with `cell: none` that layer is a tanh layer, and the previous label is the
     only memory (output recurrence).

@@ -51,8 +51,8 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     expected_rate: Probability = 0.5
     """Share of the training examples whose sampled locations are replaced by their expected value; hard only."""
     test_attention: Literal["mode", "sample"] = "mode"
-    """Location that hard attention selects outside of training: the most probable one, or one drawn from alpha by
-    random numbers that depend on the id of the example and the position in the sentence only."""
+    """Location that hard attention selects outside of training: the most probable location, or a location drawn from
+    alpha by random numbers that depend on the id of the example and the position in the sentence only."""
     dropout: Rate = 0.0
     """Dropout rate of the word embeddings, the states and the deep output layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()

@@ -36,8 +36,8 @@ class TransformerSettings(ConditionalLMSettings):
     dropout: Rate = 0.1
     """Dropout rate of the embeddings with their positions, and of the output of every sub-layer."""
     norm: Literal["post", "pre"] = "post"
-    """What is normalised: the sum of a sub-layer and its input, as printed, or the input of a sub-layer and the output
-    of the stack (Wang et al., 2019)."""
+    """Place of the layer normalisation: after the sum of a sub-layer and its input, as printed, or before each
+    sub-layer and after the stack (Wang et al., 2019)."""
     share_embeddings: bool = True
     """Whether the source embeddings are the target embeddings, which are the vocabulary weights in any case (section
     3.4); needs `data.joint_vocabulary`."""
@@ -101,7 +101,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """What the layers of both sides have: sub-layers in residual connections, LayerNorm(x + Sublayer(x))."""
+    """Base of encoder and decoder layers: sub-layers in residual connections, LayerNorm(x + Sublayer(x))."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class EncoderLayer(Layer):
     """A layer of the encoder: self-attention and a feed-forward network."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Compute the next representation (N, S, H) of source tokens, of which those in the mask (N, 1, S) are read."""
+        """Compute the next representation (N, S, H) of source tokens; `mask` (N, 1, S) is true for tokens to read."""
         attended, _ = self.self_attention(self.before(x, self.self_attention_norm), self.read(x), mask)
         return self.feed_forward(self.after(x, attended, self.self_attention_norm))
 
@@ -157,8 +157,8 @@ class DecoderLayer(Layer):
 
         Args:
             x: tokens of N K hypotheses, (N K, T, H); the hypotheses of an example are adjacent.
-            target: keys and values of these tokens and of those before, (N K, L, 2 H).
-            causal: true where a token reads one of them, (1, T, L); None if it reads all.
+            target: keys and values of these and all previous tokens, (N K, L, 2 H).
+            causal: true where a token reads a position of `target`, (1, T, L); None if it reads all.
             source: keys and values of the source tokens, (N, S, 2 H).
             mask: true for source tokens that are read, (N, 1, S).
 

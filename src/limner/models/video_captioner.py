@@ -87,8 +87,8 @@ class VideoCaptioner(EmbeddedWords, nn.Module):
         logits = W_o h^n_t + b_o                                        of the last layer n
 
     In the model of Venugopalan et al. the first of two layers reads v in every step. LRCN (Donahue et al., 2015) calls
-    this unfactored (LRCN-2u); in the factored LRCN-2f the second layer reads v, so that the first one models the words
-    alone. With attention, v_t is computed in every step t:
+    this unfactored (LRCN-2u); in the factored LRCN-2f the second layer reads v, so that the first layer models the
+    words alone. With attention, v_t is computed in every step t:
 
         e_ti = u tanh(W_a f_i + U_a h_{t-1} + b_a), alpha_t = softmax(e_t), v_t = sum_i alpha_ti f_i
 

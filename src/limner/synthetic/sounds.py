@@ -33,7 +33,7 @@ BACKGROUND = 1e-4
 
 _KINDS = read_resource("limner.synthetic", "sounds.yaml")
 QUALITIES: dict[str, dict[str, list[str]]] = {kind: entry["qualities"] for kind, entry in _KINDS.items()}
-"""Qualities of each kind of sound with their two values, of which every sound has one."""
+"""Qualities of each kind of sound with their two possible values."""
 _FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound
 
 Samples = NDArray[np.float64]

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 PART = 8 << 20
 """Bytes of a file that are in memory while it is copied."""
 ATTEMPTS = 5
-"""How often items are merged with a collection in an object store to which others write at the same time."""
+"""Maximum number of merges with a collection in an object store while other processes write to it."""
 
 
 class CollectionWriter:
@@ -180,7 +180,7 @@ class CollectionWriter:
         return Changes(len(plan.fresh), updated, len(plan.changed) - updated)
 
     def _store_files(self, files: Mapping[str, Path], target: Path, on_progress: Progress | None) -> None:
-        """Copy files to their paths in `target`, and move those that were written; existing files are kept."""
+        """Copy files to their paths in `target`, and move files written by the reader; existing files are kept."""
         for done, (name, source) in enumerate(files.items(), start=1):
             self._store_file(source, target / name, self._folder / name, "import without copying")
             if on_progress:
@@ -213,7 +213,7 @@ def remove_interrupted_writes(path: Path | str) -> None:
     process is writing, and files that cannot be removed, stay.
     """
     path = _absolute(path)
-    if is_remote(path):  # whose temporary folders are those of the operating system
+    if is_remote(path):  # it uses the temporary folders of the operating system
         return
     if not (_leftovers(path) or _leftovers(path / "files") or unfinished(path / ITEMS)):
         return

@@ -67,7 +67,7 @@ class GenerationInput(NamedTuple):
 
 
 ExampleTokens = Callable[[int], tuple[Sequence[int], Sequence[int] | None]]
-"""Target and source token ids of the example of a row; the latter are None for captioning."""
+"""Target and source token ids of the example of a row; source ids are None for captioning."""
 
 
 class Examples:
@@ -97,7 +97,7 @@ class Examples:
         """
         self.items, self.target, self.features, self.source = items, target, features, source
         self.tally = Tally()
-        """Counts of what was excluded or is odd."""
+        """Counts of excluded and doubtful examples."""
         self.too_long = 0
         """Number of examples excluded by `max_tokens`."""
         self.owners = array("q")
@@ -156,8 +156,8 @@ class Examples:
     ) -> Self:
         """Tokenise the examples of one split; items without a sentence in the languages are skipped.
 
-        An image without a described region has no example, but is in `images`. With `leave_out`, items that a feature table
-        lacks are excluded instead of being an error. `Examples` documents the other arguments.
+        Images without a described region have no example, but are in `images`. With `leave_out`, items that a feature
+        table lacks are excluded instead of being an error. `Examples` documents the other arguments.
 
         Raises:
             CollectionError: the collection has no such split.
@@ -265,7 +265,7 @@ class Examples:
         )
 
     def tokens(self, row: int) -> tuple[Sequence[int], Sequence[int] | None]:
-        """Return the target and the source token ids of an example; the latter are None for captioning."""
+        """Return the target and source token ids of an example; source ids are None for captioning."""
         return self.targets[row], None if self.sources is None else self.sources[row]
 
     @cached_property

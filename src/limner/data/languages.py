@@ -157,7 +157,7 @@ def text_pairs(item: Item, lang: str, source: SourceLanguage | None) -> list[Tex
 
 
 def explain_no_examples(items: Sequence[Item], lang: str, source: SourceLanguage | None, length: str = "") -> str:
-    """Explain why items have no pair of sentences (of a limited length): their languages, and what to change."""
+    """Explain why items have no pair of sentences (of a limited length): their languages, and the remedy."""
     if lang in LABEL_LANGUAGES:
         source_text = "" if source is None else f" and a sentence in '{source.lang}'"
         return f"has no item{length} with a {lang.replace('_', ' ').removesuffix('s')}{source_text}"

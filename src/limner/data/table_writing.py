@@ -79,7 +79,7 @@ def _reader(batches: Iterator[Any]) -> Any:  # noqa: ANN401
 @contextmanager
 def _uncommitted(table: Any) -> Iterator[None]:  # noqa: ANN401
     """Remove the files that a block wrote to a table if it fails; nothing else writes to the table."""
-    if is_remote(place(table.uri)):  # where others write as well; `limner compact` removes what no version names
+    if is_remote(place(table.uri)):  # where others write as well; `limner compact` removes unused files
         yield
         return
     data = Path(table.uri) / "data"

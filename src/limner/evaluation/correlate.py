@@ -53,7 +53,7 @@ class Judgements(NamedTuple):
         return [(image, caption) for image, caption in self.ratings if caption.rpartition("#")[0] == image]
 
     def correlated(self) -> list[Pair]:
-        """Return the other pairs."""
+        """Return the pairs that are correlated: all except `left_out`."""
         left_out = set(self.left_out())
         return [pair for pair in self.ratings if pair not in left_out]
 
@@ -160,7 +160,7 @@ class JudgedCorrelation(NamedTuple):
     images: int
     own_captions: int  # number of pairs that were left out because their caption was written for the image
     signature: str  # judgements, numbers of ratings, and the bootstrap if there are intervals
-    notes: tuple[str, ...] = ()  # lines about missing intervals, or what makes them doubtful
+    notes: tuple[str, ...] = ()  # lines about missing or doubtful intervals
 
 
 def score_judged_pairs(

@@ -62,7 +62,7 @@ class EvaluationOptions(Settings):
     marginal_images: CountOrNone = MARGINAL_IMAGES
     """Number of training images sampled for the normalisation of Mao et al. (2015), eq. 7."""
     image_control: ImageControl = "right"
-    """Images given to the model in place of the right ones, see `control_features`."""
+    """Images given to the model in place of the right images, see `control_features`."""
     skip_missing: bool = False
     """Whether items whose image has no features are left out and counted instead of being an error."""
     seed: Seed = 1
@@ -76,7 +76,7 @@ class EvaluationOptions(Settings):
 
     @property
     def sentence_metrics(self) -> tuple[str, ...] | None:
-        """Metrics of sentences or labels among the chosen ones; None if no metrics were chosen."""
+        """The chosen metrics of sentences or labels; None if no metrics were chosen."""
         return tuple(name for name in self.metrics if name not in REGION_METRICS) if self.metrics else None
 
 
@@ -130,7 +130,7 @@ def evaluate(
         command: command line, for the record.
         generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
-        on_message: called with a line that says what retrieval will cost, before any work, if there are many pairs.
+        on_message: called with a line about the cost of retrieval, before any work, if there are many pairs.
 
     Raises:
         CollectionError, FeatureError: there is no such split, or an image has no features and `skip_missing` is false.
@@ -338,7 +338,7 @@ def _measured(task: _Task) -> str:
 
 
 def _with_control_signature(scores: Iterable[Score], options: EvaluationOptions) -> Iterable[Score]:
-    """Append the image control to the signature of every score, unless the images are the right ones."""
+    """Append the image control to the signature of every score, unless the images are the right images."""
     control = options.image_control
     suffix = {"right": "", "shuffled": f"|images:shuffled,seed{options.seed}"}.get(control, f"|images:{control}")
     return (score._replace(signature=score.signature + suffix) for score in scores)

@@ -87,7 +87,7 @@ def evaluate_regions(
 ) -> tuple[list[Score], tuple[ImageRegions, ...]]:
     """Detect and describe the regions of a split and compare them with the annotated regions.
 
-    All images of the split count, also those without annotated regions; the collection has the training split for the
+    All images of the split count, with or without annotated regions; the collection has the training split for the
     baselines, and the seed draws the queries. The result has the scores, and some images with their regions for the
     report.
     """

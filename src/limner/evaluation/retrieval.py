@@ -279,7 +279,7 @@ def nearest_images(
             candidates = torch.from_numpy(vectors[left : left + IMAGES_PER_BATCH]).to(device)
             distances[:, left : left + len(candidates)] = torch.cdist(queries, candidates)
         row = torch.arange(len(queries), device=device)
-        distances[row, begin + row] = -1.0  # the image itself comes before identical ones
+        distances[row, begin + row] = -1.0  # the image itself comes before identical images
         nearest.append(distances.topk(count, largest=False).indices)
     return torch.cat(nearest).cpu()
 

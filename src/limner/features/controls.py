@@ -25,7 +25,7 @@ class ControlFeatures:
     def __init__(
         self, features: FeatureSource, substitutes: Mapping[str, Item], constant: StoredFeatures | None = None
     ) -> None:
-        """Replace features by those of a substitute, by item id, or by a constant of every item with an image."""
+        """Replace features by the features of a substitute, by item id, or of all images by `constant`."""
         self.features, self.substitutes, self.constant = features, substitutes, constant
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:

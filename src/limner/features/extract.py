@@ -103,8 +103,8 @@ def extract(
 ) -> Extraction:
     """Compute and store the features of a collection's images, videos or audio files.
 
-    An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added, and
-    damaged rows are computed anew (see `repair_table`). Memory holds a few batches of inputs and one chunk of
+    An interrupted run is continued by calling `extract` again: stored features are kept, missing features are added,
+    and damaged rows are computed anew (see `repair_table`). Memory holds a few batches of inputs and one chunk of
     features, whatever the size of the collection.
 
     Args:
@@ -227,8 +227,7 @@ def encode_items(
         skipped: receives the error messages of files that cannot be read; None raises these errors.
 
     Yields:
-        Ids of the items of a batch, and their features by kind, (batch_size, *shape), of which those beyond the ids are
-        padding.
+        Ids of the items of a batch, and their features by kind, (batch_size, *shape), padded to the batch size.
     """
     if backbone.modality is VIDEO:
         batch_size = 1

@@ -24,7 +24,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 LOG2E = math.log2(math.e)
 HEADS_TOGETHER = 8
-"""Number of prefixes whose heads are found together."""
+"""Number of prefixes whose heads are computed together."""
 PARTS_TOGETHER = 16
 """Largest number of parts, of `HEADS_TOGETHER` prefixes, that the threads share before their results are added."""
 UNDERFLOW = 1e-20
@@ -117,7 +117,7 @@ def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
 
 
 def joined_terms(terms: Iterable[Tensor], sentences: int, budget: int) -> Iterator[Tensor]:
-    """Join terms (i, M) of images until their scores fill the budget: fewer heads are sought (`HeadFinder`)."""
+    """Join terms (i, M) of images until their scores fill the budget: `HeadFinder` then computes fewer heads."""
     joined: list[Tensor] = []
     for term in terms:
         joined.append(term)

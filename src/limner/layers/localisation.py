@@ -25,7 +25,7 @@ from limner.layers.functional import precise
 from limner.settings import Settings
 
 MAX_LOG_SCALE = math.log(1000 / 16)
-"""Largest t_w and t_h that `apply_offsets` uses: the exponential of larger ones could overflow."""
+"""Largest t_w and t_h that `apply_offsets` uses: the exponential of larger values could overflow."""
 
 MIN_SIDE = 0.01
 """Smallest width and height of a region within the image, in fractions of the image."""
@@ -236,7 +236,7 @@ def sampling_grid(boxes: Tensor, size: tuple[int, int], output: tuple[int, int])
     the maps is the origin of the grid, and locations are its unit.
 
     Returns:
-        Vertical coordinates of the Y rows of each region, (N, Y), and horizontal ones of the X columns, (N, X).
+        Vertical coordinates of the Y rows of each region, (N, Y), and horizontal coordinates of the X columns, (N, X).
     """
     coordinates = []
     for axis, length, count in ((1, size[0], output[0]), (0, size[1], output[1])):

@@ -22,13 +22,13 @@ from torch.nn.functional import pad
 from limner.process import map_in_threads
 
 TAIL = 0.15
-"""Default of the largest share of the probability, given any sampled image, that is estimated."""
+"""Default of the largest estimated share of the probability, given any sampled image."""
 SAMPLED_IMAGES = 64
 """Number k of images whose whole softmax is computed."""
 FITTED_PREFIXES, CHECKED_PREFIXES = 64, 16
 """Numbers of prefixes whose whole softmax is computed for all images: n to fit the regression, others to check it."""
 MAX_ERROR = 0.05
-"""Largest root mean square error of a checked binary logarithm with which the regression is used."""
+"""Largest root mean square error that a regression in use has for the binary logarithms of checked prefixes."""
 LEAST_IMAGES, LEAST_PREFIXES = 4 * SAMPLED_IMAGES, 8 * FITTED_PREFIXES
 """Numbers of images and prefixes below which the sample costs more than it saves."""
 RIDGE = 0.015

@@ -23,7 +23,7 @@ from limner.files import open_file
 MAX_PIXELS = 89_478_485
 """Largest number of pixels that is decoded: 256 MiB at three bytes per pixel, Pillow's own limit."""
 MAX_SIDE = 1 << 18
-"""Longest side that is decoded: every row of an image takes memory of its own, however short it is."""
+"""Longest side that is decoded: every row of an image takes memory, however short it is."""
 
 IN_MEMORY = "sha256:"
 """Prefix of the names of images in memory."""

@@ -77,7 +77,7 @@ def is_audio(path: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """First bytes of a regular file; none of other files."""
+    """First bytes of a regular file; empty for other files."""
     try:
         with open_file(path) as stream:
             return stream.read(_HEAD_BYTES)

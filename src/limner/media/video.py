@@ -28,7 +28,7 @@ class FrameSampling(Settings):
     """Maximum number of frames. They are evenly spaced in time: the clip is divided into intervals of equal duration,
     and the frame shown in the middle of each is taken once."""
     every: Count | None = None
-    """Distance between frames: every k-th frame of the file, of which at most `count`, evenly spaced, are taken. None
+    """Distance between frames: every k-th frame of the file, reduced to at most `count` evenly spaced frames. None
     for frames evenly spaced in time."""
 
 
@@ -115,7 +115,7 @@ def _video_stream(container: Any, path: Path | str) -> Any:  # noqa: ANN401 (PyA
 
 
 def _require_decodable(width: int, height: int, path: Path | str) -> None:
-    """Check the size of a frame, which is memory."""
+    """Check that a frame is small enough for the memory."""
     if width * height > MAX_PIXELS:
         raise MediaError(
             f"{path}: too large to decode safely: frames of {width} x {height} pixels, at most {MAX_PIXELS} pixels are "
@@ -161,7 +161,7 @@ def _decode(container: Any, stream: Any, index: _Index, times: Sequence[int]) ->
 def _to_image(frame: Any, path: Path | str) -> Image.Image:  # noqa: ANN401
     if frame.is_corrupt:
         raise MediaError(f"{path}: damaged at {frame.time or 0:.2f} s; copy it again from its source or remove it")
-    _require_decodable(frame.width, frame.height, path)  # frames may differ from what the file declares
+    _require_decodable(frame.width, frame.height, path)  # frames may differ from the header of the file
     image: Image.Image = frame.to_image()
     ratio = frame.sample_aspect_ratio if hasattr(frame, "sample_aspect_ratio") else None
     if ratio and ratio != 1:

@@ -51,7 +51,7 @@ METRICS = {
 def default_metrics(lang: str) -> tuple[str, ...]:
     """Return the names of the metrics of the sentences in a language, or of a kind of labels (`LABEL_LANGUAGES`).
 
-    They are all metrics except those with a tokeniser in their name: `sacrebleu` has the tokeniser of the language.
+    Metrics with a tokeniser in their name are left out: `sacrebleu` has the tokeniser of the language.
     """
     not_of_sentences = (*LABEL_METRICS, *SACREBLEU_BY_TOKENISER)
     of_sentences = tuple(name for name, metric in METRICS.items() if metric not in not_of_sentences)
@@ -112,10 +112,10 @@ def sentence_statistics(
     """Compute the segment statistics of several metrics.
 
     A metric that cannot be computed on this machine (missing extra, unsupported language) is left out with a warning in
-    the log, and so is, without a warning, one that does not apply to the references. Hypotheses and references are N
-    normalised sentences of tokens joined by spaces, and N lists of them. `texts` are both as running text for the
-    metrics with their own tokenisation (sacrebleu, chrf, chrf3_text, ter_text). Without them, these metrics get
-    the tokens, which their signature records; characters of scripts without spaces are joined for them.
+    the log; a metric that does not apply to the references, without one. Hypotheses and references are N normalised
+    sentences of tokens joined by spaces, and N lists of them. `texts` are both as running text for the metrics with
+    their own tokenisation (sacrebleu, chrf, chrf3_text, ter_text). Without them, these metrics get the tokens, which
+    their signature records; characters of scripts without spaces are joined for them.
     """
     results, left_out = available_statistics(hypotheses, references, metrics, texts=texts, lang=lang)
     for reason in left_out:
@@ -133,7 +133,7 @@ def available_statistics(
 ) -> tuple[list[MetricStatistics], list[str]]:
     """Compute the segment statistics of several metrics; see `sentence_statistics` for arguments and errors.
 
-    The second result has a line for each reason for which metrics were left out.
+    The second result has a line for each reason why metrics were left out.
     """
     require_metrics(metrics)
     references = check_corpus(hypotheses, references)

@@ -79,7 +79,7 @@ class Metric:
 def check_corpus(hypotheses: Sequence[str], references: References) -> list[list[str]]:
     """Check that every hypothesis has at least one reference.
 
-    Return the references without blank ones, which would be the closest in length to an empty hypothesis.
+    Return the references without blank references, which would be the closest in length to an empty hypothesis.
     CollectionError, with the index of the hypothesis, if there is none.
     """
     if len(hypotheses) != len(references):

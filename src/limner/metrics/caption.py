@@ -1,6 +1,6 @@
 """CIDEr-D and ROUGE-L of tokens, with the values of pycocoevalcap.
 
-As metrics, CIDEr-D takes its document frequencies from the references of the very items that it scores; a reward needs
+As metrics, CIDEr-D takes its document frequencies from the references of the scored items; a reward needs
 the frequencies of the training split, and the score of few sentences at every step.
 """
 

@@ -73,7 +73,7 @@ def label_f1_scores(hypotheses: Sequence[str], references: References) -> list[S
 
 
 def calibration_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Sum the predictions, their probabilities and the right ones by bin of the probability, (N, 3 BINS)."""
+    """Sum the predictions, their probabilities and the right predictions by bin of the probability, (N, 3 BINS)."""
     sums = np.zeros((len(hypotheses), BINS, 3))
     for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
         for (label, probability), right in zip(read_predictions(hypothesis), item_references[0].split(), strict=False):

@@ -5,12 +5,12 @@ all segments are independent. The variance of a mean score has two parts:
 
 - between runs: the variance of the scores of the few runs of a system: Student's t;
 - between segments: the covariance of the scores of different runs when the segments are resampled by the bootstrap (the
-  same samples for all runs), of which there are many: the normal distribution.
+  same samples for all runs), with many segments: the normal distribution.
 
 This is the analysis of several readers who judge the same cases (Obuchowski and Rockette, 1995), with runs as readers
 within systems and segments as cases. The quantile of the sum of both follows Cochran and Cox (1950): the mean of the
 quantiles of the two parts, weighted by their variances. It keeps the level with two runs, where the approximation of
-Satterthwaite does not. Two systems that are evaluations of the same runs, such as two ways of decoding, are compared
+Satterthwaite does not. Two evaluations of the same runs, such as two ways of decoding, are compared
 run by run. A system with one run has no variance between runs that could be estimated: its interval is the bootstrap
 interval over segments, for this run alone, and so is the interval of its difference from a deterministic system.
 """

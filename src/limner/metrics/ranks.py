@@ -157,7 +157,7 @@ def recall_curve(ranks: Ranks, queries: Ranks, candidates: int) -> Points:
 
 
 def _curve_ranks(candidates: int) -> Ranks:
-    """Return the ranks at which a curve has its points: 0, evenly spaced ones and geometrically spaced ones."""
+    """Return the ranks at which a curve has its points: 0, evenly spaced ranks and geometrically spaced ranks."""
     even = np.linspace(1, candidates, CURVE_POINTS // 2)
     dense = np.geomspace(1, candidates, CURVE_POINTS // 2)
     return np.unique(np.concatenate([[0], even, dense]).round().astype(np.int64))

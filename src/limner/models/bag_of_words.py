@@ -114,7 +114,7 @@ def _add_excluded(values: Tensor) -> Tensor:
 
 
 def pool_tokens(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, include_eos: bool) -> Tensor:
-    """Compute the sum or mean (S, I) of values (I, V) over all tokens of S sentences, repeated ones too."""
+    """Compute the sum or mean (S, I) of values (I, V) over all tokens of S sentences, repeated tokens too."""
     mask = sentences.target_mask
     if not include_eos:
         mask = mask & (sentences.target_out != SPECIAL_TOKENS.eos)

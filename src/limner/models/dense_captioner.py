@@ -107,12 +107,12 @@ class DenseLosses(NamedTuple):
 
 
 class TrainingRegions(NamedTuple):
-    """Sampled regions of the images of a batch: the P positive ones first, N in all."""
+    """Sampled regions of the images of a batch: first the P positive regions, N in all."""
 
     features: Tensor  # (N, C, Y, X)
     boxes: Tensor  # (P, 4): positive proposals
     annotated: Tensor  # (P,): index of the annotated region of each in the batch
-    is_region: Tensor  # (N,): 1 for positive regions, 0 for negative ones
+    is_region: Tensor  # (N,): 1 for positive regions, 0 for negative regions
 
 
 class DenseCaptioner(nn.Module):

@@ -96,9 +96,9 @@ class IndependentDescriptions(nn.Module):
     - only the source-language model reads the image; in some of their models the target-language model reads it too;
     - both models are trained at the same time, by default (`transfer: fixed`) without gradients from the target to
       the source model; theirs are trained one after the other, on stored features;
-    - the read-out is that of Calixto et al. (2017), eq. 1, without the context; theirs is one layer without the word.
+    - the read-out is eq. 1 of Calixto et al. (2017) without the context; their read-out is one layer without the word.
 
-    Initialisation is that of their program: Glorot and Bengio (2010) uniform, recurrent weights orthogonal, word
+    Initialisation follows their program: Glorot and Bengio (2010) uniform, recurrent weights orthogonal, word
     embeddings uniform within 0.05, biases zero.
     """
 

@@ -116,7 +116,7 @@ class NMT(nn.Module):
     padding and are masked.
 
     Departures from the papers, where they give no details: a sum of products has one bias (eqs. 2, 5, 9, 10); the 2016
-    models use the read-out of the 2017 ones (eq. 10 without the missing terms), and their GRU reads the word and the
+    models use the read-out of the 2017 models (eq. 10 without the missing terms), and their GRU reads the word and the
     contexts; the MLP of the initial state is one tanh layer; sizes of the attention and the read-out layer are
     settings. The 2017 paper drops units "in the encoder bidirectional RNN" and "the decoder RNN" with one mask for all
     steps: here, dropout is applied to the input embeddings and to the states in recurrent products. The 2016 paper

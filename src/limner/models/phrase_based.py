@@ -136,7 +136,7 @@ class PhraseBased(nn.Module):
         self.settings, self.vocab_size, self.source_vocab_size = settings, inputs.vocab_size, inputs.source_vocab_size
         for name, dtype in self._DTYPES.items():
             self.register_buffer(name, torch.zeros(0, dtype=dtype))
-        self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
+        self._system: System | None = None  # arrays for compiled code, built from the buffers at first use
 
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
         """Estimate all tables from the training data, and tune the weights with stacks of a size.

@@ -29,7 +29,7 @@ State = Any
 """Recurrent state between two steps: a batch-first tensor, or nested tuples of them (or None)."""
 
 EXCLUDED = -1e4
-"""Log-probability of tokens that cannot follow. Its exponential is exactly 0. It is finite, so that a label outside the
+"""Log-probability of excluded tokens. Its exponential is exactly 0. It is finite, so that a label outside the
 vocabulary has a finite loss, and because a mask of 0 multiplies the scores at padding, and 0 times -inf is NaN."""
 
 
@@ -191,7 +191,7 @@ class PretrainedEmbeddingModel(Protocol):
 
 
 class EmbeddedWords:
-    """Word vectors of a model whose layer `embedding` has one row for each word: both protocols above."""
+    """Both protocols of word vectors, for a model with a layer `embedding` of one row per word."""
 
     embedding: nn.Embedding
 

@@ -43,7 +43,7 @@ class RNNSettings(RecurrentSettings, ConditionalLMSettings):
     """End of a sentence: a symbol of the vocabulary that the recurrent network predicts, or an explicit distribution of
     the length P(T), from the image vector if there is one."""
     max_length: Length = 40
-    """Longest length M with a probability of its own in the explicit distribution; longer ones are geometric."""
+    """Longest length M with a probability of its own in the explicit distribution; longer lengths are geometric."""
     dropout: Rate = 0.0
     """Dropout rate of the word embeddings, of the states between layers and before the vocabulary in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()

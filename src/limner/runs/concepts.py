@@ -2,7 +2,7 @@
 
     p(c | image) = sigmoid(w_c x + b_c + a_c log sum_k p(k | x))
 
-over the classes k of ImageNet that are a c, by the classifier of the backbone. A run directory has them in
+over the classes k of ImageNet that belong to concept c, by the classifier of the backbone. A run directory has them in
 concepts.json (names, rates, settings) and concepts.safetensors (weights), written by `pretrained/concepts.py`. They
 choose among the captions of an image, give tags and the confidence of a caption, and answer queries. Nothing here needs
 torch.
@@ -45,8 +45,8 @@ MAX_TAGS = 5
 TAG_PROBABILITY = 0.2
 """Probability below which a concept is no tag."""
 KIND_SHARE = 0.5
-"""Share of the probability of a kind from which its most probable thing replaces it: below a half, another thing of the
-kind is more probable than this thing."""
+"""Smallest share of a kind's probability with which its most probable thing replaces the kind: below a half, the other
+things of the kind are more probable together."""
 LEAST = 1e-3
 """Smallest probability and rate in logarithms."""
 LEAST_OF_CLASSES = 1e-4
@@ -93,11 +93,11 @@ class Calibration(Settings):
     margin: Measured = 2.5
     """A thing counts for a caption from a probability of exp(-margin) on."""
     consensus: Measured = 0.0
-    """Weight of the similarity of a hypothesis to the other ones of the beam, see `limner.generation.rules`."""
+    """Weight of the similarity of a hypothesis to the other hypotheses of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
     """Confidence below which a caption is replaced by a plain sentence, or withheld."""
     plain_probability: Probability = 0.4
-    """Probability from which a thing is named in a plain sentence."""
+    """Smallest probability of a thing in a plain sentence."""
     overlooked: Probability = 1.0
     """Probability above which the most probable thing replaces a caption that does not name it; 1 for never."""
 
@@ -116,7 +116,7 @@ class ConceptsFile(Settings):
     calibration: Calibration = Calibration()
     concepts: tuple[Concept, ...]
     rates: tuple[Probability, ...]
-    """Share of the training photographs of which each concept is true."""
+    """Share of the training photographs that show each concept."""
     names: dict[str, tuple[CountOrNone, ...]]
     """Numbers of the concepts that a name, of one word or several as `Concepts.split` gives them, may mean; none for a
     name that only contains the name of a thing ('a couple of')."""

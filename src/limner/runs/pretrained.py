@@ -61,8 +61,8 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
     """Return the run directory of the built-in translator.
 
     Args:
-        target: language of the translations; None for the only one that `source` is translated to.
-        source: language of the sentences; None for the only one that is translated to `target`.
+        target: language of the translations; None for the only target language of `source`.
+        source: language of the sentences; None for the only source language of `target`.
 
     Raises:
         SettingsError: the built-in translator has no such pair of languages, or several.

@@ -94,8 +94,8 @@ class EvaluationSettings(Settings):
     score_prefix: bool = False
     """Whether BLEU counts these words, which are right in every sample; the paper does not say whether it does."""
     shortlist: Count | None = None
-    """Number k_r of nearest images whose sentences are the candidates of image-to-text retrieval; None for no such
-    retrieval."""
+    """Number k_r of nearest images whose sentences are the candidates of image-to-text retrieval; None to leave this
+    retrieval out."""
 
 
 class Published(Settings):
@@ -130,7 +130,7 @@ class Recipe(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     """Additional measures of an evaluation."""
     published: Published | None = None
-    """Published results to print beside the measured ones."""
+    """Published results to print beside the measured results."""
 
     @model_validator(mode="before")
     @classmethod

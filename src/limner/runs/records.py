@@ -201,7 +201,7 @@ class ImageToTextExample(ItemRecord):
     """An image used as a query for sentences, with the top results."""
 
     rank: int
-    """Rank of the first of its own sentences, from 1."""
+    """Rank of the first sentence of the image, from 1."""
     top: tuple[RetrievedSentence, ...]
     """Highest-ranked sentences, best first."""
 
@@ -211,9 +211,9 @@ class TextToImageExample(Record):
 
     text: str
     rank: int
-    """Rank of the image it belongs to, from 1."""
+    """Rank of the image of the sentence, from 1."""
     image_id: str
-    """Id of the item it belongs to."""
+    """Id of the item of the sentence."""
     top: tuple[RetrievedImage, ...]
     """Highest-ranked images, best first."""
 

@@ -65,7 +65,7 @@ def push(heap: Ints, values: Floats, size: int, item: int) -> int:
 
 @compiled
 def pop(heap: Ints, values: Floats, size: int) -> int:
-    """Remove the first item of a heap of `size` items, which is heap[0] before; return the new size."""
+    """Remove heap[0], the first of `size` items of a heap; return the new size."""
     size -= 1
     item, position = heap[size], 0
     while True:

@@ -30,7 +30,7 @@ NONE = -1
 
 @compiled
 def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
-    """Estimate the score of the untranslated words: all words from `gap` on but those in `mask` (bit 0 is `gap`)."""
+    """Estimate the score of the untranslated words: all words from `gap` on except in `mask` (bit 0 is `gap`)."""
     total, position = 0.0, gap
     while mask:
         start = position
@@ -54,8 +54,8 @@ class Stacks(NamedTuple):
 
     states: Ints  # (N, CONTEXT + order - 1)
     scores: Floats  # (N,): score of the best way to each hypothesis
-    totals: Floats  # (N,): scores with the estimate of what is not translated
-    arcs: Ints  # (N,): last arc of the list of those that reach a hypothesis
+    totals: Floats  # (N,): scores, future score included
+    arcs: Ints  # (N,): last arc of the list of arcs that reach a hypothesis
     arc_from: Ints  # (A,): hypothesis that an arc extends
     arc_options: Ints  # (A,): option that it adds; NONE for the end of the sentence
     arc_scores: Floats  # (A,): score that it adds
@@ -80,7 +80,7 @@ class SearchProblem(NamedTuple):
     future: Floats
     weights: Floats
     size: int
-    features: Floats  # (NUM_FEATURES,): space for those of one phrase
+    features: Floats  # (NUM_FEATURES,): space for the features of one phrase
 
 
 @compiled

@@ -24,7 +24,7 @@ ITERATIONS = {
     "ibm3": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3},
     "ibm4": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3, "Ibm4": 3},
 }
-"""Iterations of each model, which starts from the previous model; of IBM model 4 as Koehn et al. (2007) run GIZA++."""
+"""Iterations of each model, which starts from the previous model; for IBM model 4 as in Koehn et al. (2007)."""
 
 
 def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str = "ibm4") -> list[Bools]:
@@ -66,7 +66,7 @@ def symmetrise(forward: Bools, backward: Bools) -> Bools:
     Points of the intersection are kept. A point of the union is added while it is a neighbour, diagonals included, of
     an aligned point and one of its words has no alignment (grow-diag); the aligned points are visited by source word,
     then by target word, until none is added. Then points of each direction are added whose words both have no alignment
-    (final-and): those of `forward`, where each target word has at most one source word, first.
+    (final-and): first the points of `forward`, where each target word has at most one source word.
     """
     height, width = forward.shape
     result = forward & backward
@@ -173,8 +173,8 @@ def extract(alignment: Bools, max_length: int) -> list[tuple[int, int, int, int,
 
     No word of a pair is aligned to a word outside, and at least one pair of words is aligned: Koehn et al. (2003),
     section 2.2, and Och et al. (1999). Words without alignment at the borders are left out and taken in, in all ways.
-    The result has first and last source word, first and last target word, and the orientations to the previous and of
-    the next phrase, by the alignment of the adjacent words; sorted by target span, then source span.
+    The result has first and last source word, first and last target word, and the orientations to the previous and the
+    next phrase, by the alignment of the adjacent words; sorted by target span, then source span.
     """
     height, width = alignment.shape
     pairs = [(0, 0, 0, 0, 0, 0) for _ in range(0)]

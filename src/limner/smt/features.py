@@ -45,7 +45,7 @@ class Tables(NamedTuple):
     words: Ints
     scores: Scores
     next_kinds: Ints  # (P,): pairs with equal probabilities of the next orientation have the same number
-    next_scores: Floats  # (C + 1, 3): these log-probabilities; the last row is that of copied words
+    next_scores: Floats  # (C + 1, 3): log-probabilities of the next orientation; the last row is for copied words
 
 
 def build_tables(lm: LanguageModel, phrases: PhraseTable) -> Tables:
@@ -95,7 +95,7 @@ def lm_phrase(tables: Tables, context: Ints, known: int, pair: int) -> tuple[flo
 _DISTORTION, LANGUAGE_MODEL, _WORDS, _PHRASES, _SCORES, _PREVIOUS, _NEXT, _UNKNOWN = 0, 1, 2, 3, 4, 8, 11, 14
 """Positions of the features; the four scores start at `_SCORES`, the orientations at `_PREVIOUS` and `_NEXT`."""
 NUM_TUNED = _UNKNOWN
-"""Number of features whose weights are tuned, the first ones: the weight of `unknown_words` is fixed."""
+"""Number of features with tuned weights, the first features: the weight of `unknown_words` is fixed."""
 
 DEFAULT_WEIGHTS: Floats = np.array([0.3, 0.5, 1.0, 0.2, *[0.2] * 4, *[0.3] * 6, -100.0])
 """Weights before tuning, of the size that Koehn et al. (2007) start with. The weight of `words` is positive, because
@@ -136,7 +136,7 @@ def add_phrase_features(tables: Tables, pair: int, features: Floats) -> None:
 def add_order_features(
     tables: Tables, last: Ints, start: int, end: int, pair: int, context: Ints, features: Floats
 ) -> None:
-    """Add the features of a phrase pair that depend on what precedes it in the target to `features`, (NUM_FEATURES,).
+    """Add the features of a phrase pair that depend on the preceding target words to `features`, (NUM_FEATURES,).
 
     Args:
         tables: language model and phrase table.
@@ -145,7 +145,7 @@ def add_order_features(
         start: first source word of the pair.
         end: last source word of the pair.
         pair: phrase pair; below 0 for a copied word.
-        context: words of the language model's context, the most recent first. Set to that after the pair.
+        context: words of the language model's context, the most recent first. Set to the context after the pair.
         features: features that are added to, (NUM_FEATURES,).
     """
     log_prob, known = lm_phrase(tables, context, last[3], pair)
@@ -173,7 +173,7 @@ class Limits(NamedTuple):
     """Limits of the search."""
 
     stack_size: int
-    """Pop limit of cube pruning: number of hypotheses that are made for a stack, those that are recombined included."""
+    """Pop limit of cube pruning: number of hypotheses that are made for a stack, including recombined hypotheses."""
     distortion_limit: int
     """Maximum distance in words from the first untranslated source word to the end of the next phrase. A phrase that
     begins at that word is always allowed."""

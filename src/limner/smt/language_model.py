@@ -38,7 +38,7 @@ class LanguageModel(NamedTuple):
     log_backoffs: Floats  # (N,): natural logarithms, 0 of the highest order
 
     def cut(self, vocab_size: int) -> LanguageModel:
-        """Leave out the n-grams with a word from `vocab_size` on: no sentence that is scored has one."""
+        """Leave out the n-grams with a word from `vocab_size` on: no scored sentence has such words."""
         if vocab_size == self.vocab_size:
             return self
         foreign = self.firsts >= vocab_size

@@ -61,8 +61,8 @@ def best_paths(
 ) -> list[Ints]:
     """Find the best paths with distinct words, by A* from the node `final` of a lattice with exact scores.
 
-    At most `limit` paths are read, including paths of equal words, of which the best one is kept. A path is the numbers
-    of its options in the order of the target, the best path first.
+    At most `limit` paths are read, including worse paths of equal words, which are left out. A path is its option ids
+    in the order of the target; the best path is first.
     """
     capacity = 1024
     places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option

@@ -71,7 +71,7 @@ class Candidates(NamedTuple):
 def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
     """Compute BLEU, 0 to 1, of the candidates that the weights choose."""
     scores = candidates.features @ weights
-    chosen = [low + np.argmax(scores[low:high]) for low, high in pairwise(candidates.first)]  # the first of equal ones
+    chosen = [low + np.argmax(scores[low:high]) for low, high in pairwise(candidates.first)]  # a tie takes the first
     return float(bleu(candidates.statistics[chosen].sum(0)))
 
 

@@ -46,7 +46,7 @@ def write_review(seed: int, split: str, index: int) -> tuple[str, str]:
 
 
 def _clause(rng: Random, sentiment: int) -> str:
-    """Write a clause of a sentiment; three tenths are simple ones."""
+    """Write a clause of a sentiment; three tenths are simple clauses."""
     aspects, remarks, adjectives = (_TEXTS[key] for key in ("aspects", "remarks", "adjectives"))
     words = {"aspect": rng.choice(aspects), "remark": rng.choice(remarks), "other": rng.choice(remarks)}
     kind = rng.random()

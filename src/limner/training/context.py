@@ -82,7 +82,7 @@ class RunLog:
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Round the numbers of a log line, which are read by people."""
+    """Round the numbers of a log line for human readers."""
     nested = {key: _rounded(value) for key, value in values.items() if isinstance(value, dict)}
     return {key: round(value, 3) if isinstance(value, float) else value for key, value in {**values, **nested}.items()}
 

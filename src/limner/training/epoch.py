@@ -36,7 +36,7 @@ class DrawnSubwords:
         return pair_lengths(self.targets, self.sources or None)
 
     def tokens(self, row: int) -> tuple[Sequence[int], Sequence[int] | None]:
-        """Return the target and the source token ids of an example; the latter are None for captioning."""
+        """Return the target and source token ids of an example; source ids are None for captioning."""
         index = self.indices[row]
         return self.targets[index], self.sources[index] if self.sources else None
 

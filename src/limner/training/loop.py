@@ -104,7 +104,7 @@ def _remaining_epochs(run: TrainingContext, stages: Sequence[Stage]) -> Iterator
 
 @contextmanager
 def _claimed(out: Path, trained: TrainedModel, resume: bool, processes: Processes) -> Iterator[Path | None]:
-    """Hold the run directory in the first process; provide the state to resume from to all of them, None for none."""
+    """Lock the run directory in the first process; yield the state to resume from in every process, or None."""
     if not processes.first:
         yield processes.broadcast(None)
         return

@@ -30,7 +30,7 @@ def loss_terms(output: Output, batch: Batch, label_smoothing: float = 0.0) -> tu
 
     This is the data term of Mao et al. (2015), eq. 6, which is in bits there, with a share `label_smoothing` of the
     probability spread evenly over the vocabulary. The auxiliary loss of the model is added; a model that computes its
-    own loss is trained on that instead.
+    own loss is trained on its loss instead.
 
     Returns:
         Means whose sum is the loss.
@@ -52,7 +52,7 @@ def weighted_loss(
         batch: batch with the targets, (B, T).
         weights: weight of each token, (B, T); ignored for padding.
         label_smoothing: share of the probability spread evenly over the vocabulary.
-        excluded: tokens whose probability is zero, none of which is a target; not with label smoothing.
+        excluded: tokens of probability zero, which are never targets; not with label smoothing.
 
     Returns:
         Scalar.

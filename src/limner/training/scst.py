@@ -93,7 +93,7 @@ class SelfCritical:
     tokens that may be generated: the distribution that they were drawn from. A sentence that was cut off at the maximum
     length has no factor for its end. An auxiliary loss of the model has no part in this objective.
 
-    With `likelihood` gamma, gamma times the cross-entropy of one reference of each image is added: mixed training as of
+    With `likelihood` gamma, gamma times the cross-entropy of one reference of each image is added: mixed training as in
     Wu et al. (2016, GNMT, eq. 9) and Paulus et al. (2018, eq. 16). The reference is drawn anew in every epoch.
 
     The logged loss is the negative mean reward of the samples.
@@ -188,7 +188,7 @@ class SelfCritical:
         """Return the settings of decoding in an epoch: every epoch has its own random numbers.
 
         The greedy sentence, if it is the baseline, is decoded with the samples as the first of them, which takes less
-        time than a search of its own.
+        time than a separate search.
         """
         seed = np.random.SeedSequence([self.run.settings.seed, epoch]).generate_state(1)
         greedy = self.settings.baseline == "greedy"

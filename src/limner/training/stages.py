@@ -134,7 +134,7 @@ class TrainAndValidationStage:
 
     Training continues from the best weights until the perplexity of the validation split has fallen to the perplexity
     that these weights had on the training split, for at most `training.train_on_val_epochs` epochs. The paper records
-    "the objective value on the training set" without naming the weights; the best ones are used here.
+    "the objective value on the training set" without naming the weights; the best weights are used here.
     """
 
     def start(self, run: TrainingContext) -> None:

@@ -152,7 +152,7 @@ def save_state(
 
 
 def find_state(run: Path) -> Path | None:
-    """Return the newest complete state of a run, and remove the partial ones that a killed process left."""
+    """Return the newest complete state of a run, and remove partial states that a killed process left."""
     for partial in run.glob(f".*{PARTIAL}*"):
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     return max(run.glob("state-*"), default=None)

@@ -1,4 +1,4 @@
-"""The stage of a translation model with a search of its own: estimation, tuning and validation."""
+"""The stage of a phrase-based translation model: estimation, tuning and validation."""
 
 from __future__ import annotations
 

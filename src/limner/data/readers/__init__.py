@@ -309,7 +309,7 @@ OWN_FILES = "files that belong to an item of the collection already"
 def without_own_files(items: list[Item], source: Path, target: Path, tally: Tally) -> list[Item]:
     """Leave out files of the collection itself, which a reader finds where one of the two folders contains the other.
 
-    Otherwise each import of a folder into itself would add the copies of the previous one.
+    Otherwise each import of a folder into itself would add the copies of the previous import.
     """
     if is_remote(target):
         return items

@@ -37,7 +37,7 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
     collection; paths are relative to `options.images` or the folder of the file.
 
     Raises:
-        CollectionError: a file is damaged, lacks these columns, or a value is none that these functions read.
+        CollectionError: a file is damaged, lacks these columns, or these functions cannot read a value.
     """
     import pyarrow.parquet as parquet
 

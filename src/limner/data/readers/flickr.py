@@ -297,7 +297,7 @@ def read_multi30k(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
     """
     images = ImageFolder(options.images, builder) if options.images else None
     splits = SplitLists.of(source, options, builder) if options.splits else None
-    added: set[tuple[str, str]] = set()  # both tasks list the same images; missing ones are counted once
+    added: set[tuple[str, str]] = set()  # both tasks list the same images; missing images are counted once
     for part in _find_files(source):
         names = [name.strip().partition("#")[0] for name in read_lines(part.images)]
         keys = [builder.key(name, SourceLocation(part.images, number)) for number, name in enumerate(names, start=1)]

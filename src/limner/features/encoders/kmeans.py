@@ -1,7 +1,7 @@
 """Feature maps of filters learned by k-means: Kiros et al. (2014), section 5, after Coates and Ng (2011).
 
 An image is encoded as one coarse map per filter. The paper's "soft activation encoding" has no equation; there are two
-readings. The triangle activation max(0, mean(z) - z_k) is what Coates, Lee and Ng (2011) use with k-means. The soft
+readings. The triangle activation max(0, mean(z) - z_k) is from Coates, Lee and Ng (2011), with k-means. The soft
 threshold max(0, D_k x - alpha) is from the paper's reference [22], Coates and Ng (2011), where -D_k x is encoded as
 well: Kiros et al. have as many maps as filters, so these maps are left out.
 

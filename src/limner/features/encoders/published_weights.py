@@ -206,7 +206,7 @@ def fold_normalisation(weights: dict[str, NDArray[Any]]) -> dict[str, NDArray[np
     """Fold each batch normalisation into its convolution.
 
     Args:
-        weights: weights as `read_weights` returns them, in which `norm` follows `convolution`.
+        weights: weights as `read_weights` returns them, where `norm` follows `convolution`.
 
     Returns:
         Weights of the network without normalisation, whose convolutions have a bias.

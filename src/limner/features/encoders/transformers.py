@@ -37,7 +37,7 @@ _FAMILIAR = (
     "google/mobilenet_v2_1.0_224",
     "microsoft/resnet-50",
 )
-"""Names of backbones that a name unknown to the hub may be a misspelling of."""
+"""Names of backbones to suggest for a name that the hub does not have."""
 
 _CONFIG_FILES = (
     "config.json",

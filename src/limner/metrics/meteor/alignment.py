@@ -117,7 +117,7 @@ def _insert_match(
     entry: int,
     match: tuple[int, int, int, int, int],
 ) -> None:
-    """Insert a match by its entry, after equal ones; `order` holds the entries of the matches from `first` on."""
+    """Insert a match by its entry, behind equal entries; `order` holds the entries of the matches from `first` on."""
     matches.append(match)
     place = len(matches) - 1
     while place > first and order[place - first - 1] > entry:

@@ -95,7 +95,7 @@ def make_clip(seed: int, split: str, index: int, occluded: float = 0.0) -> Clip:
     """Sample a clip.
 
     The split and the number of the clip in it are part of the seed; `occluded` is the probability of an obstacle if the
-    object moves in one direction, on which the rest of the clip does not depend.
+    object moves in one direction; the rest of the clip does not depend on it.
     """
     rng = Random(f"{seed}/{split}/clip/{index}")
     span = rng.uniform(0.24, 0.32)

@@ -148,7 +148,7 @@ class CollectionWriter:
         return ItemSpool(self._folder / ".spool.arrow")
 
     def _create(self, files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
-        """Build the table of a new collection, or of a folder without one, and rename it."""
+        """Build the first table of a collection in a temporary folder, and move it to its path."""
         assert self._spool is not None
         plan = _plan(self._spool, RowsById([]))
         target = self.path if is_remote(self.path) or self.path.is_dir() else self._folder / "new"

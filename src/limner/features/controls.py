@@ -25,7 +25,7 @@ class ControlFeatures:
     def __init__(
         self, features: FeatureSource, substitutes: Mapping[str, Item], constant: StoredFeatures | None = None
     ) -> None:
-        """Replace features by the features of a substitute, by item id, or of all images by `constant`."""
+        """Use the features of `substitutes`, by item id, or `constant` for all items with an image."""
         self.features, self.substitutes, self.constant = features, substitutes, constant
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:

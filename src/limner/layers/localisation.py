@@ -201,8 +201,8 @@ def sample_for_training(boxes: Tensor, annotated: Tensor, settings: Localisation
 
     A proposal is positive if its IoU with an annotated region (R, 4) is at least `positive_iou`, or if no other
     proposal has a larger IoU with an annotated region; it is negative if its IoU with all of them is below
-    `negative_iou`. Both are sampled uniformly without replacement. Of several annotated regions with the same box one
-    is drawn for each proposal.
+    `negative_iou`. Both are sampled uniformly without replacement. If several annotated regions have the same box, one
+    of them is drawn for each proposal.
     """
     if not len(annotated):
         none = torch.zeros(0, dtype=torch.long, device=boxes.device)

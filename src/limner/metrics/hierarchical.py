@@ -114,9 +114,9 @@ class HierarchicalDifference(NamedTuple):
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
         of each system would have one degree of freedom. With equally many runs of both the level holds without this
         assumption; with few runs of the system that varies more it does not. A deterministic system has no variance, so
-        that it says nothing about the variance of a system with one run. `same_runs` says that both are evaluations of
-        the same runs, in the same order: the differences of the runs are independent of each other, the scores of the
-        two systems are not.
+        that it says nothing about the variance of a system with one run. `same_runs` says that both systems are
+        evaluations of the same runs, in the same order: the differences of the runs are independent of each other, the
+        scores of the two systems are not.
         """
         samples = a.samples.mean(axis=0) - b.samples.mean(axis=0)
         if same_runs and len(a.values) > 1:

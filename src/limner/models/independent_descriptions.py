@@ -94,8 +94,8 @@ class IndependentDescriptions(nn.Module):
     - the transferred features initialise the target-language model instead of being added to its first input, as in
       the last version of the authors' program;
     - only the source-language model reads the image; in some of their models the target-language model reads it too;
-    - both models are trained at the same time, by default (`transfer: fixed`) without gradients from the target to
-      the source model; theirs are trained one after the other, on stored features;
+    - both models are trained at the same time, by default (`transfer: fixed`) without gradients from the target to the
+    source model; their models are trained one after the other, on stored features;
     - the read-out is eq. 1 of Calixto et al. (2017) without the context; their read-out is one layer without the word.
 
     Initialisation follows their program: Glorot and Bengio (2010) uniform, recurrent weights orthogonal, word

@@ -90,7 +90,7 @@ class NGram(nn.Module):
     Departures from the papers (Kiros et al. state only "Good-Turing discounting"); with them, every context sums to 1
     and every word except <pad> and <s> has a positive probability:
 
-    - a d_r outside (0, 1] is set to 1, as is one that cannot be computed because n_1, n_r or the denominator is 0;
+    - a d_r outside (0, 1] is set to 1, and so is a d_r with n_1, n_r or the denominator equal to 0;
     - unigrams distribute the discounted mass evenly over the unobserved words; without such words they are not
       discounted;
     - if no word observed after a context is discounted, the total count c(h) of the context is increased by 1;

@@ -100,8 +100,8 @@ class RNN(EmbeddedWords, EncodedImages, nn.Module):
 
     With several layers, each has its own h_0, and an LSTM its own c_0 of the same form. With output recurrence,
     h_t = f(W x_t + b), where f is the activation of the cell: the memory is the previous target y_{t-1} alone, the true
-    one in training (teacher forcing) and the generated one afterwards, and all positions are independent of each other
-    given the targets.
+    token in training (teacher forcing) and the generated token afterwards, and all positions are independent of each
+    other given the targets.
 
     The sentence ends by the symbol </s> of the vocabulary, or by an explicit length with P(y) = P(y | T) P(T):
 

@@ -100,8 +100,8 @@ class VideoCaptioner(EmbeddedWords, nn.Module):
     weights are orthogonal, embeddings normal with standard deviation 0.1, and the weights that read the frame encoder
     normal with standard deviation 1; the convolutional network is a backbone whose features are stored, or a small
     convnet trained jointly on pixels. Frames of zeros at the end of a clip are padding and are left out. LRCN's video
-    description decodes the output of a conditional random field of the clip's participants, which this does not have:
-    the clip is represented by its frames.
+    description decodes the output of a conditional random field of the clip's participants, which this model does not
+    have: the clip is represented by its frames.
     """
 
     Settings: ClassVar = VideoCaptionerSettings

@@ -144,7 +144,7 @@ class TrainingSettings(Settings):
     scst: SelfCriticalSettings = SelfCriticalSettings()
     """Self-critical sequence training; without effect on the other objective."""
     matching: MatchingSettings = MatchingSettings()
-    """Training of a model that embeds sentences and images in one space; without effect on others."""
+    """Training of a model that embeds sentences and images in one space; without effect on other models."""
     epochs: Epochs = 20
     """Maximum number of epochs."""
     batch_size: BatchSize = 128

@@ -78,7 +78,7 @@ def next_word(
 
     `table` has the children of the nodes. The context is the last words, the most recent first, and is changed in
     place; its size is the order minus 1, and `known` is the number of its words. The results are the natural
-    logarithm of the probability and the number of words of the new context: a longer one was not observed.
+    logarithm of the probability and the number of words of the new context: no longer context was observed.
     """
     node, matched = word, 1
     for position in range(known):

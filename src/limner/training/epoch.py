@@ -78,7 +78,7 @@ class BPEDropout:
         self._starts = [entry.startswith(WORD_START) for entry in ids]
 
     def __call__(self, token_ids: Sequence[int], random: Random) -> list[int]:
-        """Draw subwords of a sentence of subwords; the same state of `random` gives the same."""
+        """Draw subwords of a sentence; equal states of `random` give equal subwords."""
         result: list[int] = []
         begin = 0
         for end in range(1, len(token_ids) + 1):

@@ -22,8 +22,8 @@ TEXT_FIELDS = ("raw", "text", "caption", "sentence", "captions", "sentences")
 def sentences_in(value: Any, column: str, location: SourceLocation) -> list[str]:  # noqa: ANN401 (any value)
     """Return the sentences that a value of a row holds, as Arrow or JSON returns it.
 
-    A text is a sentence, and so are bytes of UTF-8. Null and NaN are none. A list has the sentences of its parts, a
-    struct the sentences of the first of `TEXT_FIELDS` that is not null.
+    A text is a sentence, and so are bytes of UTF-8. Null and NaN hold no sentence. A list has the sentences of its
+    parts, a struct the sentences of the first of `TEXT_FIELDS` that is not null.
 
     Raises:
         CollectionError: a number, a boolean, other bytes, a struct without such a field, or a list of lists of texts,

@@ -25,15 +25,15 @@ class Cost(NamedTuple):
     """Cost of the captions of some images, described one by one by the default settings."""
 
     parameters: int
-    """Number of parameters; without the backbone of a run, whose time and memory count."""
+    """Number of parameters, without the backbone of a run; its time and memory are measured."""
     seconds: float
-    """Median time of an image, after a first one."""
+    """Median time of an image, without the first image."""
     memory: int | None
-    """Largest memory of the process, in bytes; None where the system does not say."""
+    """Largest memory of the process, in bytes; None on systems that do not report it."""
 
 
 def measure_cost(run: Path, collection: Collection, split: str) -> Cost:
-    """Measure a captioner in a process of its own; RunError for a model that generates no sentences."""
+    """Measure a captioner in a new process; RunError for a model that generates no sentences."""
     items = islice((item for item in collection.items(split) if item.image is not None), IMAGES)
     images = [collection.media_source(item) for item in items]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

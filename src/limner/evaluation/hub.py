@@ -33,7 +33,7 @@ BATCH_SIZE = 32
 
 
 class HubTask(NamedTuple):
-    """Inputs that are evaluated."""
+    """Inputs of an evaluation."""
 
     collection: Collection
     inputs: Sequence[GenerationInput]
@@ -62,7 +62,7 @@ def evaluate_hub(
     Raises:
         CollectionError: the split has no image with a sentence, or no sentence with a translation, in the languages.
         MediaError: an image cannot be read.
-        SettingsError: there is no such decoding setting, or the model has no sentences that it has an effect on.
+        SettingsError: there is no such decoding setting, or a metric or setting of sentences is for a joint space.
     """
     began, lang = time.perf_counter(), str(lang or getattr(model, "lang", DEFAULTS.lang))
     source = (source_lang or model.source_lang) if isinstance(model, HubTranslator) else None
@@ -168,7 +168,7 @@ def _retrieve(model: HubSpace, task: HubTask) -> dict[str, Any]:
 def score_pairs_of_hub(
     folder: Path, name: str, collection: Collection, judgements: Judgements, device: str, *, on_progress: StageProgress
 ) -> PairScores:
-    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner, of a name."""
+    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner; `name` is recorded."""
     images, captions, judged = judged_pairs(collection, judgements, None, DEFAULTS.lang)
     scorer = load_hub(folder, tasks=("describe", "match"), device=device)
     sources = {image: collection.media_source(item) for image, item in images.items()}

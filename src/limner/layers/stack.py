@@ -195,7 +195,7 @@ class RecurrentLayers(nn.Module):
             inputs: x_t of every position, (B, T, E).
             state: initial state; None for zeros.
             mask: true where a position exists, (B, T); elsewhere no state changes. None if all positions exist, or if
-                the states at and after missing ones are not used.
+            the states at and after missing positions are not used.
 
         Returns:
             State h_t of the last layer after every position, (B, T, H), and the last state of all layers.

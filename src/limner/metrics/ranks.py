@@ -129,7 +129,7 @@ RECALL_METRICS = {metric.name: metric for metric in (_recall_metric(*pair) for p
 
 
 def recall_statistics(name: str, ranks: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
-    """Return for each query 1 if its rank is at most k of a metric, else 0, and 1, the number of queries; (Q, 2)."""
+    """Return the statistics of recall@k of each query, (Q, 2): whether its rank is at most k, and 1."""
     direction, _, cutoff = name.rpartition("_r")
     hits = np.asarray(ranks[direction]) <= int(cutoff)
     return np.stack([hits, np.ones(len(hits))], 1)

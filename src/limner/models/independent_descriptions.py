@@ -95,7 +95,7 @@ class IndependentDescriptions(nn.Module):
       the last version of the authors' program;
     - only the source-language model reads the image; in some of their models the target-language model reads it too;
     - both models are trained at the same time, by default (`transfer: fixed`) without gradients from the target to the
-    source model; their models are trained one after the other, on stored features;
+      source model; their models are trained one after the other, on stored features;
     - the read-out is eq. 1 of Calixto et al. (2017) without the context; their read-out is one layer without the word.
 
     Initialisation follows their program: Glorot and Bengio (2010) uniform, recurrent weights orthogonal, word

@@ -73,7 +73,7 @@ class FeatureSettings(Settings):
     tables: tuple[str, ...] = ()
     """Names of the feature tables, one for each kind of features; empty for a model without images."""
     missing: Literal["refuse", "leave_out"] = "refuse"
-    """Treatment of images without features, for example unreadable ones: 'refuse' is an error."""
+    """Treatment of images without features, for example unreadable images: 'refuse' is an error."""
     cache_mib: Annotated[int, Bounds(0, 2**24)] = 2048
     """Maximum size in MiB of a feature table that is held in memory; larger tables are read from disk in batches."""
 
@@ -246,8 +246,8 @@ def register(model: ModelT) -> ModelT:
 
     The class is an `nn.Module` that implements `limner.models.protocols.ConditionalLM` and is built as
     `model(settings, inputs)`, of a `ModelInputs`. Its attribute `Settings` is a subclass of `ConditionalLMSettings`
-    with a `name: Literal["mine"] = "mine"`. A class that is defined again, in a cell of a notebook, takes the place of
-    the earlier one. A program that loads a run of the model registers it first.
+    with a `name: Literal["mine"] = "mine"`. A class that is defined again, in a cell of a notebook, replaces the
+    earlier class. A program that loads a run of the model registers it first.
 
     Raises:
         SettingsError: the class has no such settings, lacks a method, or has the name of another model.

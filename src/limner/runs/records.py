@@ -266,8 +266,8 @@ class GateStatistics(Record):
     thresholds: tuple[float, ...]
     """Gate values of `GateShare.above`."""
     parts: tuple[GateShare, ...]
-    """Statistics of classes of words, without empty ones: all words; frequent, less frequent and rare words, each class
-    about a third of the generated words."""
+    """Statistics of classes of words, without empty classes: all words; frequent, less frequent and rare words, each
+    class about a third of the generated words."""
     words: tuple[tuple[str, float, int], ...]
     """Each word with its mean gate value and its number of occurrences, in descending order of the mean."""
 
@@ -383,7 +383,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
 
 
 def stored_evaluations(run: Path, split: str) -> list[Path]:
-    """Return the files of the evaluation of a split that may be compared: a whole one, and one with fewer scores.
+    """Return the files of the evaluation of a split to compare: the complete and a partial evaluation.
 
     A partial evaluation has all hypotheses, and only these are read.
     """

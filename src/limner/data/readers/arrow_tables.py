@@ -20,7 +20,7 @@ from limner.media.image import image_size
 from limner.storage.lance_tables import damage_raised_as
 
 Rows = Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
-"""A data set in memory: its rows by the names of their columns, possibly by split."""
+"""A data set in memory: rows with named columns, possibly by split."""
 BATCH_ROWS = 64
 """Rows that are read together; each may hold an image."""
 IDS, IMAGES, TEXTS = ("id", "key"), ("image", "image_path", "file_name"), ("text", "caption", "sentences", "captions")

@@ -232,7 +232,7 @@ def list_media_files(
 
 
 def _visible_files(folder: Path, builder: ItemBuilder) -> Iterator[Path]:
-    """Yield the files below a folder in the order of their paths, without hidden ones."""
+    """Yield the files below a folder in the order of their paths, without hidden files."""
     for parent, folders, names in os.walk(folder):
         hidden = [name for name in folders if name.startswith(HIDDEN_FOLDERS)]
         for name in (*hidden, *(name for name in names if name.startswith("."))):

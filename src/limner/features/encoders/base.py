@@ -52,7 +52,7 @@ class RecordableBackbone(Backbone, Protocol):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How `read` makes pixels of an image."""
+        """Transform from an image to the pixels that `read` returns."""
 
     @property
     def module(self) -> nn.Module:
@@ -63,7 +63,7 @@ class RecordableBackbone(Backbone, Protocol):
 
 
 AnyBackbone = str | Backbone | None
-"""A backbone, or the place of its network; None for the place where it was when it computed the stored features."""
+"""A backbone, or the location of its network; None for the location recorded with the stored features."""
 
 
 class BackboneOptions(Settings):
@@ -102,7 +102,7 @@ class CombinedBackbone:
 
 
 class FunctionBackbone:
-    """A function as a backbone, which computes the features of one image or looks them up: features of your own."""
+    """A user-defined backbone: a function that computes or looks up the features of an image."""
 
     modality = IMAGE
 
@@ -115,10 +115,10 @@ class FunctionBackbone:
             name: name of the features, which with the shape and the version identifies them in trained models.
             function: returns the features of an image as NumPy's `asarray` reads them; several threads call it.
             shape: shape of the features, pooled (D,), grid (L, D) or maps (C, H, W), which decides their kind.
-            version: what else determines the features, such as a digest of the weights.
+            version: version of the function, such as a digest of its weights.
 
         Raises:
-            SettingsError: the shape is none of these.
+            SettingsError: the shape is of another kind.
         """
         kinds: dict[int, FeatureKind] = {1: "pooled", 2: "grid", 3: "maps"}
         self._function, self._kind = function, kinds.get(len(shape), "maps")

@@ -103,7 +103,7 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"unexpected {module}.{name}")
 
     persistent_load = staticmethod(operator.itemgetter(1, 2))
-    """Returns the type and the key of values by their reference."""
+    """Return the type and the key of values by their reference."""
 
 
 def find_weights(name: str) -> Path:

@@ -79,7 +79,7 @@ class Collection:
         return cls(path, dataset, budget=budget)
 
     def with_splits(self, splits: Mapping[str, str]) -> Collection:
-        """View of some items of the collection, in the split of each item id; nothing is written."""
+        """View of the items whose ids `splits` maps to their splits; nothing is written."""
         return Collection(self.path, self._dataset, splits, budget=self._budget)
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 MAX_EXAMPLES = 3
 """Maximum number of names that are reported for each reason."""
 FEW_ITEMS = 10
-"""Splits with fewer items, or sentences, are noted: figures of so few are chance."""
+"""Splits with fewer items, or sentences, are noted: their scores are mostly chance."""
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ def _check_fragment(
 
 
 INDEXED_ROWS = 10_000
-"""Number of rows from which on a table gets an index of its ids."""
+"""Minimum number of rows of a table with an index of its ids."""
 
 
 class CompactedTable(NamedTuple):

@@ -248,7 +248,7 @@ def _add_scores_by_heads(
 ) -> None:
     """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`.
 
-    Each thread computes other prefixes, as the products of a prefix are too small to be divided among threads.
+    The prefixes are divided among threads, as the products of one prefix are too small to be divided.
     """
     budget, _, _, on_progress = options
     row_bytes = 8 * language.shape[1] + 2 * len(finder.bias_2) * finder.bias_2.element_size()

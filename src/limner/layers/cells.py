@@ -1,7 +1,7 @@
 """Recurrent cells: one step of a recurrent layer each, all behind the same call.
 
 A cell separates the products with the input, which `project` computes for all positions at once, from the recurrence,
-which runs in a loop over time. The equations leave that split out: W_x x + b is `projected`, W_h h is `_products`.
+which runs in a loop over time. In the equations of the cells, W_x x + b is `projected`, and `_products` adds W_h h.
 
 Shapes: B batch, E input size, H hidden, G gates of the cell.
 """

@@ -49,7 +49,7 @@ def has_kernel(cell: Cell, inputs: Tensor) -> bool:
 
 
 def _unroll(cell: Cell, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-    """Run a cell that `has_kernel` is true for over sequences (B, T, E) without padding.
+    """Run a cell with a kernel (`has_kernel`) over sequences (B, T, E) without padding.
 
     Returns:
         State after every position, (B, T, H), and the last state.

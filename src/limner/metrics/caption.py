@@ -52,7 +52,7 @@ def rouge_statistics(hypotheses: Sequence[str], references: References) -> Stati
 
 
 def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence; a row of its table is the bits of a number (Hyyrö, 2004)."""
+    """Return the length of the longest common subsequence; an integer has the bits of a table row (Hyyrö, 2004)."""
     positions: dict[str, int] = {}
     for position, token in enumerate(a):
         positions[token] = positions.get(token, 0) | 1 << position

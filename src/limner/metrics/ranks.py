@@ -101,8 +101,8 @@ def _columns(scores: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.flo
 def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArray[np.integer]) -> Ranks:
     """Compute the rank of the first relevant sentence of each image among the sentences of its shortlist, (I,).
 
-    The scores are (S, I), the owners (S,), and the columns of the shortlist of each image, which contains the image
-    itself, (I, k_r).
+    The scores are (S, I), the owners (S,). `nearest` (I, k_r) has the columns of the shortlist of each image, including
+    the image itself.
     """
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(nearest)))
@@ -148,7 +148,7 @@ def median_rank(ranks: Ranks) -> float:
 def recall_curve(ranks: Ranks, queries: Ranks, candidates: int) -> Points:
     """Compute the mean recall of the queries against the share of candidates retrieved (section 9.2).
 
-    Ranks and queries are of every relevant candidate, (A,). The points are denser at low shares.
+    `ranks` and `queries` have an entry for every relevant candidate, (A,). The points are denser at low shares.
     """
     weights = _relevance_weights(queries)
     recall = np.cumsum(np.bincount(ranks, weights=weights, minlength=candidates + 1), dtype=np.float64)
@@ -178,8 +178,8 @@ def _relevance_weights(queries: Ranks) -> NDArray[np.float64]:
 def chance_curve(relevant: Ranks, candidates: Ranks) -> Points:
     """Compute the expected `match_curve` of a random ranking.
 
-    The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k). Both
-    numbers, m and n, are of each query, (Q,).
+    The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k). `relevant`
+    and `candidates` have m and n of each query, (Q,).
     """
     shares = _curve_shares(candidates)
     kinds, counts = np.unique(np.stack([relevant, candidates], 1), axis=0, return_counts=True)
@@ -232,7 +232,7 @@ def match_curve(ranks: Ranks, candidates: Ranks) -> Points:
     """Compute the share of queries whose match is retrieved against the share of their candidates retrieved.
 
     This is figure 2 of Kiros et al. (2014). A match is the first relevant candidate; the number of candidates may vary.
-    Ranks of the match and numbers of candidates are of each query, (Q,).
+    `ranks` and `candidates` have the rank of the match and the number of candidates of each query, (Q,).
     """
     shares = _curve_shares(candidates)
     matched = np.searchsorted(np.sort(ranks / candidates), shares + 1e-9, side="right") / len(ranks)

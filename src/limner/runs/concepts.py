@@ -91,7 +91,7 @@ class Calibration(Settings):
     word_weight: Measured = 0.3
     """Weight of a word that is no thing beside a thing."""
     margin: Measured = 2.5
-    """A thing counts for a caption from a probability of exp(-margin) on."""
+    """Minus the logarithm of the probability from which a thing counts for a caption."""
     consensus: Measured = 0.0
     """Weight of the similarity of a hypothesis to the other hypotheses of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
@@ -233,7 +233,7 @@ class Concepts:
         )
 
     def _tagged(self, probabilities: Vector) -> list[int]:
-        """Return the things that are tags, best first; a kind unless one of its things has `KIND_SHARE` of it."""
+        """Return the things that are tags, best first; a kind only if none of its things has the share `KIND_SHARE`."""
         concepts, columns, of_kind = self.file.concepts, dict[str, int](), dict[str, float]()
         things = self.things[np.argsort(-probabilities[self.things], kind="stable")]
         for column in things[probabilities[things] >= TAG_PROBABILITY]:

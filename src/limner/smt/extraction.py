@@ -121,7 +121,7 @@ def alignment_bit(i: int, j: int) -> int:
 
 @compiled
 def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
-    """Whether two words are aligned; the beginnings of both sentences are aligned, and so are their ends."""
+    """Whether two words are aligned; positions before both sentences are aligned, and positions after both."""
     height, width = alignment.shape
     if i < 0 or j < 0:
         return i == -1 and j == -1
@@ -206,7 +206,7 @@ def lexical_probabilities(
     Koehn et al. (2003), section 3.3: w(f | e) = count(f, e) / sum_f' count(f', e), where NULL is added to e and aligned
     with each f without alignment; so that the sum has no occurrences of e without alignment. Moses (get-lexical) counts
     these too, as aligned with a NULL of f. w(e | f) is estimated with the sides exchanged. The sizes of the
-    vocabularies stand for NULL, with which words without alignment are aligned. Both results are by the key f * (V_e +
+    vocabularies stand for NULL, with which words without alignment are aligned. Both results have the keys f * (V_e +
     1) + e.
     """
     source_size, target_size = sizes

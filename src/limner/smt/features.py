@@ -239,7 +239,7 @@ def find_options(tables: Tables, source: Ints, copies: Ints, weights: Floats, li
 
 @compiled
 def future_scores(options: PhraseOptions, size: int) -> Floats:
-    """Compute the best sum of estimates that translates the words i … j - 1, (S + 1, S + 1)."""
+    """Compute the future score of the words i … j - 1, the best estimate of their translation, (S + 1, S + 1)."""
     best = np.full((size + 1, size + 1), -np.inf)
     for start in range(size + 1):
         best[start, start] = 0.0

@@ -38,8 +38,8 @@ class PhraseTable(NamedTuple):
 def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Floats:
     """Estimate log P(o | f, e) = log((sigma P(o) + c(o, f, e)) / (sigma + c(f, e))), Koehn et al. (2005), section 3.
 
-    Pairs and orientations are of each occurrence, (N,). The result is (P, NUM_ORIENTATIONS); P(o) has one more
-    observation of each orientation, so that none is 0.
+    `pairs` and `orientations` have an entry for each occurrence, (N,). The result is (P, NUM_ORIENTATIONS); P(o) has
+    one more observation of each orientation, so that none is 0.
     """
     keys = pairs * NUM_ORIENTATIONS + orientations
     counts = np.bincount(keys, minlength=num_pairs * NUM_ORIENTATIONS).reshape(num_pairs, NUM_ORIENTATIONS)

@@ -1,7 +1,7 @@
 """Processes of one training: their start, the share of each in the batches, sums over all of them, and their end.
 
 Lightning Fabric starts the processes and connects them, and averages their gradients. Every process runs the same
-program; the files and the log are written by the first one.
+program; the first process writes the files and the log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parsing of table cells and JSON values: sentences, names, groups, and boxes of images.
 
-No value is stored as Python prints it.
+A value of any other type is an error, instead of being stored as Python prints it.
 """
 
 from __future__ import annotations

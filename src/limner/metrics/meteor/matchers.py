@@ -63,7 +63,7 @@ class Corpus(NamedTuple):
     paraphrases: RaggedArray
     """Paraphrases that the table lists for a phrase, ascending."""
     entries: Ids
-    """Place of each of these paraphrases in the table."""
+    """Position in the table of each entry of `paraphrases`."""
     slots: Ids
     """Index of the modules exact, stem, synonym and paraphrase in the statistics; -1 for unused modules."""
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import limner
+from limner.apps.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, ItemSentence, collate
 from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
@@ -361,3 +363,15 @@ def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch)
     assert result == ["describe", "describe_each", "run", "step", *STEPS]
     result = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
     assert result == ["describe_each", "run", "step", *STEPS]
+
+
+def test_without_torch_videos_among_photographs_are_skipped(photos, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("limner.apps.cli.describe.find_spec", lambda name: None)
+    (tmp_path / "clip.mp4").write_bytes(b"never opened")
+    assert CliRunner().invoke(app, ["describe", str(tmp_path)]).exit_code == 1
+    shutil.copy(photos["red"], tmp_path)
+    result = CliRunner().invoke(app, ["describe", str(tmp_path)])
+    assert result.exit_code == 0 and [line.partition("\t")[0] for line in result.stdout.splitlines()] == [
+        str(tmp_path / "red.jpg")
+    ]
+    assert "1 video skipped" in caplog.text and "clip.mp4" in caplog.text

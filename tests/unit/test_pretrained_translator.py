@@ -116,3 +116,9 @@ def test_the_service_offers_the_translator_to_clients_of_libretranslate():
     languages, text = with_service(load_served_models(ServerSettings()), use)
     assert [(entry["code"], entry["targets"]) for entry in languages] == [("en", ["de"]), ("de", ["en"])]
     assert "Hunde" in text and "Schnee" in text
+
+
+def test_several_sentences_in_one_text_are_logged(caplog):
+    result = CliRunner().invoke(app, ["translate", "Two dogs run. A man sleeps.", "Dr. no one", "--to", "de"])
+    assert result.exit_code == 0
+    assert "1 of 2 texts: the built-in translator reads several sentences as one" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,8 @@ LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
 sentence is outside the domain of a translator; the log-probability is chosen on Multi30k's validation split and on
 sentences of news and mail.
 """
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])")
+"""Place between two sentences on a line."""
 MAX_SOURCE_TOKENS = 1000
 """Maximum length of a source sentence."""
 

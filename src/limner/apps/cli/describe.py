@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +19,7 @@ from limner.apps.cli.inputs import find_input_files
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
 from limner.decoding.settings import change_decoding
-from limner.errors import LimnerError, SettingsError
+from limner.errors import LimnerError, MissingExtraError, SettingsError, counted
 from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from limner.generation.captioning import BaseCaptioner
     from limner.generation.request import RuleOptions
     from limner.inference.captioner import Captioner
+    from limner.media.modality import Modality
+
+logger = logging.getLogger(__name__)
 
 
 @options.command(USE)
@@ -114,11 +119,11 @@ def describe(
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang, hub)
     graphs = options.uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
-    from limner.media.modality import IMAGE, MODALITIES, readable_by
+    from limner.media.modality import IMAGE, MODALITIES
 
     features = () if graphs else options.check_runs(runs, device, decoding, backbone).features
     modality = MODALITIES[features[0].modality] if features else IMAGE
-    files = find_input_files(images, modality, readable_by(modality), recursive)
+    files, graphs = _find_files(images, modality, recursive, runs[0], graphs)
     stored, total = StoredCaptions(write, embed, replace, force) if write or embed else None, len(files)
     if stored is not None and not (files := stored.select(files, images)):
         stored.begin_tables()
@@ -127,7 +132,7 @@ def describe(
     from limner.generation.request import RuleOptions
 
     rule_options = RuleOptions(tags, not no_concepts, min_confidence)
-    captioner = _load(runs, rule_options, graphs and not uses_clips(runs[0], files), backbone, device, hub)
+    captioner = _load(runs, rule_options, graphs, backbone, device, hub)
     if attention is not None:
         captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
     changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rule_options._asdict()}
@@ -171,14 +176,27 @@ def _write(
     return best, errors
 
 
-def uses_clips(run: Path, files: Sequence[Path]) -> bool:
-    """Whether there are videos, which the built-in captioner as a run describes; SettingsError for another model."""
-    from limner.media.modality import VIDEO
+def _find_files(
+    inputs: Sequence[Path], modality: Modality, recursive: bool, run: Path, graphs: bool
+) -> tuple[list[Path], bool]:
+    """Return the files to describe, and whether graphs describe them: videos are described by the run of the graphs.
 
-    videos = [file for file in files if VIDEO.matches(file)]
+    Without torch, videos are skipped and logged. Errors as of `find_input_files`; SettingsError for videos if graphs
+    have no run, MissingExtraError for videos alone without torch.
+    """
+    from limner.media.modality import VIDEO, readable_by
+
+    files = find_input_files(inputs, modality, readable_by(modality), recursive)
+    videos = [file for file in files if VIDEO.matches(file)] if graphs else []
     if videos and not is_pretrained(run):
         raise SettingsError(f"{videos[0]}: {run} is no run, and describes images only; name a run for videos")
-    return bool(videos)
+    if not videos or find_spec("torch") is not None:
+        return files, graphs and not videos
+    error = MissingExtraError(f"{videos[0]}: a video", "video")
+    if len(videos) == len(files):
+        raise error
+    logger.warning(f"{counted(len(videos), 'video')} skipped: {error}")
+    return [file for file in files if not VIDEO.matches(file)], graphs
 
 
 def _load(

@@ -149,8 +149,14 @@ def translate(
 
 
 def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequence[Sequence[Sentence]]) -> None:  # noqa: ANN401
-    """Log how many sentences are outside the domain of the built-in translator."""
-    from limner.generation.sentences import is_outside_domain
+    """Log how many texts are several sentences, and how many are outside the domain of the built-in translator."""
+    from limner.generation.sentences import SENTENCE_END, is_outside_domain
+
+    if several := sum(SENTENCE_END.search(text) is not None for text in texts):
+        logger.warning(
+            f"{several} of {counted(len(texts), 'text')}: the built-in translator reads several sentences as one, and "
+            "drops some of them; give each sentence by itself"
+        )
 
     encode = translator.source_tokenizer.encode
     pairs = zip(texts, translations, strict=True)

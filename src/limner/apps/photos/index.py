@@ -299,8 +299,8 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
     if record.captioner != digest:
         raise FolderError(
             f"{index}: has captions in '{record.lang}' of {record.model or 'a model that is in no folder'}, which is "
-            "another captioner than that of this command, or whose files have changed; name it by --lang or --model, "
-            f"or {REBUILD}"
+            "another captioner than that of this command, or whose files have changed; leave out --lang or --model, "
+            f"place another index by --index, or {REBUILD}"
         )
 
 

@@ -22,7 +22,7 @@ from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.apps.server.service import Result, ServiceEngine
 from limner.errors import MissingExtraError
-from limner.generation.sentences import is_outside_domain
+from limner.generation.sentences import SENTENCE_END, is_outside_domain
 from limner.text.queries import LANGUAGE_NAMES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 AUTO = "auto"
 """Source language that requests detection."""
 _SPACE = r"(?:(?<!\s)\s+)?"
-_ENDS = rf"{_SPACE}[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
+_ENDS = rf"{_SPACE}[\r\n]\s*|{SENTENCE_END.pattern}"
 _UNREAD = "|".join(rf"<{name}(?=[\s/>]).*?(?:</{name}|\Z)[^>]*>?" for name in ("script", "style"))
 _TAG = rf"<!--.*?(?:-->|\Z)|{_UNREAD}|<[a-z/!?](?:=\s*\"[^\"]*\"|=\s*'[^']*'|[^>])*+>?"
 SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"({_SPACE}(?si:{_TAG})\s*|{_ENDS})")}

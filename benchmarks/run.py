@@ -56,7 +56,6 @@ from runtime import runtime
 from scst import self_critical
 from search import search
 from serve import serve
-from translation import translation
 
 VOCAB, FEATURES, LENGTH = 2800, 1280, 11
 """Vocabulary size, size of the pooled features, and sentence length in tokens."""
@@ -436,7 +435,6 @@ BENCHMARKS = {
     "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
     "meteor": meteor,
-    "translation": translation,
     "phrase_based": phrase_based,
     "peers": peers,
     "ray": lambda: ray_features(random_jpegs),

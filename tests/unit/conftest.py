@@ -11,6 +11,7 @@ from known_backbone import KnownBackbone
 from PIL import Image
 from toy_translation import image_collection, learn, text_collection
 
+import limner
 from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
@@ -110,6 +111,20 @@ def trained(tiny, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def captioner(trained):
+    """The captioner of that run."""
+    return limner.load(trained)
+
+
+@pytest.fixture(scope="session")
+def models(trained):
+    """The captioner of that run, served as the model 'tiny'."""
+    from running_service import captioners
+
+    return captioners(trained)
+
+
+@pytest.fixture(scope="session")
 def trained_on_colours(tiny, tmp_path_factory):
     """A run trained on the pooled features of the tiny collection."""
     recipe = tiny_recipe("colour", epochs=20, validate_every=5)
@@ -133,6 +148,12 @@ def toy_run(tmp_path_factory):
     """A run that has learned the toy translation task; its collection is beside it."""
     folder = tmp_path_factory.mktemp("toy")
     return learn(text_collection(folder / "collection"), folder / "run")
+
+
+@pytest.fixture(scope="session")
+def translator(toy_run):
+    """The translator of that run."""
+    return limner.load(toy_run)
 
 
 @pytest.fixture(scope="session")

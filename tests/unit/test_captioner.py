@@ -25,11 +25,6 @@ COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), 
 
 
 @pytest.fixture(scope="module")
-def captioner(trained):
-    return limner.load(trained)
-
-
-@pytest.fixture(scope="module")
 def scorer(trained):
     return limner.Scorer.load(trained)
 

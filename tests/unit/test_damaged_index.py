@@ -6,18 +6,12 @@ import pytest
 from colour_searcher import FolderIndex
 from PIL import Image
 
-import limner
 from limner.apps.photos import tables
 from limner.apps.photos.record import IndexRecord
 from limner.errors import DamagedIndexError
 
 COLOURS = ((240, 10, 10), (10, 240, 10), (10, 10, 240), (240, 240, 10), (10, 240, 240))
 FILES, IMAGES, RECORD = "files.lance", "images.lance", "index.json"
-
-
-@pytest.fixture(scope="module")
-def captioner(trained):
-    return limner.load(trained)
 
 
 def save_images(folder, numbers):

@@ -24,11 +24,6 @@ from limner.runs.pretrained import pretrained_languages, pretrained_run
 PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
 
 
-@pytest.fixture(scope="module")
-def captioner(trained):
-    return limner.load(trained)
-
-
 @pytest.fixture
 def folder(tmp_path):
     """One photograph of each colour, an hour old, two of them in a folder inside."""

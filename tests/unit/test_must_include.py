@@ -6,12 +6,10 @@ import re
 import pytest
 from PIL import Image
 
-import limner
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
 from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.sentences import EMPTY_TRANSLATION
-from limner.inference.translator import Translator
 from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings
 
@@ -112,11 +110,6 @@ def photos(tmp_path_factory):
     return [folder / "red.png", folder / "blue.png"]
 
 
-@pytest.fixture(scope="module")
-def captioner(trained):
-    return limner.load(trained)
-
-
 def test_captions_include_words_and_their_images_words_of_their_own(captioner, photos):
     plain = captioner.describe(photos, beam_size=3, n_best=2)
     for one, colours in zip(captioner.describe(photos, must_include=["green|white"]), plain, strict=True):
@@ -134,8 +127,7 @@ def test_the_beam_of_constrained_search_is_explained(captioner, photos):
     assert explained.sentence(explained.ranking[0].node) == caption.text and "green" in caption.text
 
 
-def test_translations_include_words(toy_run):
-    translator = Translator.load(toy_run)
+def test_translations_include_words(translator):
     sentences = ["zwei eins", "", "drei"]
     plain = translator.translate(sentences, beam_size=2)
     word = plain[2][0].text

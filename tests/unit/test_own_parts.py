@@ -105,9 +105,8 @@ def test_a_data_set_in_memory(tmp_path):
             limner.import_collection(kind, source, tmp_path / "other", ReaderOptions(split="train"))
 
 
-def test_the_tensors_of_a_batch_give_the_scores(trained, own_tiny):
-    captioner, sentences = limner.Captioner.load(trained), ["a red wall", "a wall of a green house"]
-    image = own_tiny.image_path(own_tiny.items("val")[0])
+def test_the_tensors_of_a_batch_give_the_scores(captioner, trained, tiny):
+    sentences, image = ["a red wall", "a wall of a green house"], tiny.image_path(tiny.items("val")[0])
     batch = captioner.batch(sentences, images=image)
     with torch.inference_mode():
         log_probs = captioner.models[0].model(batch).logits.log_softmax(-1)
@@ -118,16 +117,12 @@ def test_the_tensors_of_a_batch_give_the_scores(trained, own_tiny):
         captioner.batch(sentences, images=[image])
 
 
-def test_a_batch_of_a_translator_has_source_sentences(toy_run):
-    translator = limner.Translator.load(toy_run)
+def test_a_batch_of_a_translator_has_source_sentences(translator):
     batch = translator.batch(sources=["eins zwei", "eins"])
-    assert (
-        batch.source_mask.sum(1).tolist() == [2, 1] and batch.target_out.tolist() == [[limner.SPECIAL_TOKENS.eos]] * 2
-    )
-    assert translator.models[0].model(translator.batch(["one", "two"], sources=["eins", "zwei"])).logits.shape[:2] == (
-        2,
-        2,
-    )
+    assert batch.source_mask.sum(1).tolist() == [2, 1]
+    assert batch.target_out.tolist() == [[limner.SPECIAL_TOKENS.eos]] * 2
+    batch = translator.batch(["one", "two"], sources=["eins", "zwei"])
+    assert translator.models[0].model(batch).logits.shape[:2] == (2, 2)
     with pytest.raises(SettingsError, match="expected 2 source sentences, got 1"):
         translator.batch(["one", "two"], sources=["eins"])
 
@@ -137,8 +132,7 @@ def test_a_batch_of_a_translator_has_source_sentences(toy_run):
     ["red.png", b"bytes", Image.new("RGB", (9, 7)), np.zeros((7, 9, 3), np.uint8)],
     ids=["path", "bytes", "pillow", "array"],
 )
-def test_one_image_in_place_of_a_list_is_an_error(trained, image):
-    captioner = limner.load(trained)
+def test_one_image_in_place_of_a_list_is_an_error(captioner, image):
     for method in (captioner.describe, captioner.tags):
         with pytest.raises(SettingsError, match="expected a list of images, got one image"):
             method(image)

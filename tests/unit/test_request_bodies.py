@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from running_service import captioners, with_service
+from running_service import with_service
 
 from limner.files.structured import StructureError, parse_json
 
@@ -16,11 +16,6 @@ def multipart(name, value, charset="utf-8", file=""):
     disposition = b'Content-Disposition: form-data; name="' + name + b'"' + file.encode()
     content = b"--x\r\n" + disposition + b"\r\n\r\n" + value + b"\r\n--x--\r\n"
     return content, {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
-
-
-@pytest.fixture(scope="module")
-def models(trained):
-    return captioners(trained)
 
 
 @pytest.fixture

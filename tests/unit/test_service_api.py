@@ -10,7 +10,7 @@ from io import BytesIO
 
 import pytest
 from PIL import Image
-from running_service import captioners, png, scope_of, with_service
+from running_service import png, scope_of, with_service
 from test_collection_index import reverse_features
 
 from limner.apps.server import protection
@@ -27,11 +27,6 @@ from limner.inference.scorer import Scorer
 
 IMAGE = png()
 BASE64 = base64.b64encode(IMAGE).decode()
-
-
-@pytest.fixture(scope="module")
-def models(trained):
-    return captioners(trained)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from functools import partial
 
 import pytest
 from running_service import caption, describe, png, run_with_engine, with_service
@@ -45,24 +44,18 @@ def models(captioner, trained, colour_concepts):
 
 
 @pytest.fixture
-def run(models):
-    """Run a coroutine function of an engine with some settings."""
-    return partial(run_with_engine, models)
-
-
-@pytest.fixture
 def post(models):
     """Send one request: post(path, body)."""
     return lambda path, body, **settings: with_service(models, lambda client: client.post(path, json=body), **settings)
 
 
-def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, captioner):
+def test_captions_that_are_decoded_together_are_those_of_the_captioner(models, captioner):
     requests = [(image, decoding) for image in (RED, BLUE, WHITE) for decoding in DECODING]
 
     async def together(engine):
         return await asyncio.gather(*(caption(engine, image, decoding=decoding) for image, decoding in requests))
 
-    for (image, decoding), final in zip(requests, run(together), strict=True):
+    for (image, decoding), final in zip(requests, run_with_engine(models, together), strict=True):
         expected = captioner.describe([image], **decoding)[0]
         assert [one.text for one in final.sentences] == [one.text for one in expected]
         assert [one.is_sure for one in final.sentences] == [one.is_sure for one in expected]
@@ -72,17 +65,17 @@ def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, capt
 
 
 @pytest.mark.parametrize("image", [RED, BLUE, WHITE])
-def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
+def test_the_tokens_of_a_stream_are_those_of_the_final_caption(models, image):
     async def read(engine):
         return [event async for event in await describe(engine, image, decoding={"beam_size": 3})]
 
-    *tokens, final = run(read)
+    *tokens, final = run_with_engine(models, read)
     assert isinstance(final, FinalEvent) and all(isinstance(token, GeneratedToken) for token in tokens)
     assert "".join(token.text for token in tokens) == final.best.text
     assert [token.token_id for token in tokens] == list(final.best.tokens)
 
 
-def test_concepts_can_be_left_out_and_a_prefix_is_kept(run):
+def test_concepts_can_be_left_out_and_a_prefix_is_kept(models):
     async def captions(engine):
         options = {"model": "nothing", "decoding": {"beam_size": 3}}
         left = caption(engine, RED, rule_options=RuleOptions(True, False), **options)
@@ -90,7 +83,7 @@ def test_concepts_can_be_left_out_and_a_prefix_is_kept(run):
         plain = caption(engine, RED, model="wood")
         return await asyncio.gather(left, begun, plain)
 
-    left, begun, plain = run(captions)
+    left, begun, plain = run_with_engine(models, captions)
     assert "red" in left.best.text and begun.best.text.startswith("a red")
     assert plain.best.text == "a photo of wood" and plain.job.tags[0][0] == "wood"
 

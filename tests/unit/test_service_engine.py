@@ -3,7 +3,6 @@
 import asyncio
 import queue
 import threading
-from functools import partial
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from limner.apps.server.settings import ServerSettings
 from limner.apps.server.worker import Metrics, Worker
 from limner.data.examples import Example, collate
 from limner.inference import base
-from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
-from limner.inference.translator import Translator
 from limner.models.protocols import device_of
 
 COLOURS = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (250, 250, 250), (90, 120, 20), (200, 20, 200)]
@@ -35,16 +32,6 @@ IMAGES = [png(colour, (16 + number, 16 + number)) for number, colour in enumerat
 
 
 @pytest.fixture(scope="module")
-def captioner(trained):
-    return Captioner.load(trained)
-
-
-@pytest.fixture(scope="module")
-def translator(toy_run):
-    return Translator.load(toy_run)
-
-
-@pytest.fixture(scope="module")
 def models(captioner, translator):
     return Models(
         [
@@ -54,12 +41,6 @@ def models(captioner, translator):
     )
 
 
-@pytest.fixture
-def run(models):
-    """Run a coroutine function of an engine with some settings."""
-    return partial(run_with_engine, models)
-
-
 def assert_same(final, expected):
     for sentence, reference in zip(final.sentences, expected, strict=True):
         # a network may add the products of several images in another order
@@ -67,17 +48,17 @@ def assert_same(final, expected):
         assert (sentence.text, sentence.tokens, sentence.ended) == (reference.text, reference.tokens, reference.ended)
 
 
-def test_captions_of_all_kinds_of_decoding_together_are_those_of_single_requests(run, captioner):
+def test_captions_of_all_kinds_of_decoding_together_are_those_of_single_requests(models, captioner):
     requests = [(image, decoding) for image in IMAGES for decoding in DECODING]
 
     async def together(engine):
         return await asyncio.gather(*(caption(engine, image, decoding=decoding) for image, decoding in requests))
 
-    for (image, decoding), final in zip(requests, run(together), strict=True):
+    for (image, decoding), final in zip(requests, run_with_engine(models, together), strict=True):
         assert_same(final, captioner.describe([image], **decoding)[0])
 
 
-def test_a_request_that_joins_while_others_are_decoded_changes_nothing(run, captioner):
+def test_a_request_that_joins_while_others_are_decoded_changes_nothing(models, captioner):
     decoding = {"beam_size": 1, "min_length": 10}
 
     async def one_after_the_other(engine):
@@ -87,11 +68,11 @@ def test_a_request_that_joins_while_others_are_decoded_changes_nothing(run, capt
             await anext(streams[-1])  # its first token is decided: the others are in the middle of their sentences
         return await asyncio.gather(*(stream.final() for stream in streams))
 
-    for image, final in zip(IMAGES, run(one_after_the_other), strict=True):
+    for image, final in zip(IMAGES, run_with_engine(models, one_after_the_other), strict=True):
         assert_same(final, captioner.describe([image], **decoding)[0])
 
 
-def test_translations_of_different_lengths_together_are_those_of_single_requests(run, translator):
+def test_translations_of_different_lengths_together_are_those_of_single_requests(models, translator):
     texts = ["eins", "eins zwei", "drei", "zwei drei", "drei eins", "eins eins"]
 
     async def together(engine):
@@ -100,26 +81,26 @@ def test_translations_of_different_lengths_together_are_those_of_single_requests
         streams = [await engine.generate(request) for request in requests]
         return await asyncio.gather(*(stream.final() for stream in streams))
 
-    for text, final in zip(texts, run(together), strict=True):
+    for text, final in zip(texts, run_with_engine(models, together), strict=True):
         assert_same(final, translator.translate([text], beam_size=3)[0])
 
 
 @pytest.mark.parametrize("decoding", DECODING, ids=str)
-def test_the_tokens_of_a_stream_are_the_best_sentence(run, decoding):
+def test_the_tokens_of_a_stream_are_the_best_sentence(models, decoding):
     async def read(engine):
         return [event async for event in await describe(engine, IMAGES[0], decoding=decoding)]
 
-    *tokens, final = run(read)
+    *tokens, final = run_with_engine(models, read)
     assert isinstance(final, FinalEvent) and all(isinstance(token, GeneratedToken) for token in tokens)
     assert "".join(token.text for token in tokens) == final.best.text
     assert [token.log_prob for token in tokens] == pytest.approx([token.log_prob for token in final.tokens[0]])
 
 
-def test_the_log_probabilities_of_the_tokens_are_those_of_the_model(run, captioner):
+def test_the_log_probabilities_of_the_tokens_are_those_of_the_model(models, captioner):
     async def describe(engine):
         return await caption(engine, IMAGES[1], decoding={"beam_size": 4})
 
-    final = run(describe)
+    final = run_with_engine(models, describe)
     ids, tokens = final.best.tokens, final.tokens[0]
     features = captioner.features_of([IMAGES[1]]).take([new_item(IMAGES[1])])[0]
     model = captioner.models[0].model
@@ -130,30 +111,30 @@ def test_the_log_probabilities_of_the_tokens_are_those_of_the_model(run, caption
     assert [token.log_prob for token in tokens] == pytest.approx(expected, abs=1e-4)
 
 
-def test_must_include_and_a_prefix_hold_beside_free_requests(run):
+def test_must_include_and_a_prefix_hold_beside_free_requests(models):
     async def both(engine):
         free = caption(engine, IMAGES[0], decoding={"beam_size": 3})
         bound = caption(engine, IMAGES[0], decoding={"beam_size": 3}, must_include=["blue"])
         begun = caption(engine, IMAGES[0], decoding={"beam_size": 3}, prefix="look ,")
         return await asyncio.gather(free, bound, begun)
 
-    free, bound, begun = run(both)
+    free, bound, begun = run_with_engine(models, both)
     assert "blue" not in free.best.text and "blue" in bound.best.text
     assert begun.best.text.startswith("look")
 
 
-def test_an_image_that_is_sent_again_is_not_encoded_again(run):
+def test_an_image_that_is_sent_again_is_not_encoded_again(models):
     async def twice(engine):
         first = await caption(engine, IMAGES[0], decoding={"beam_size": 2})
         stream = await describe(engine, IMAGES[0], decoding={"beam_size": 2})
         assert stream.job.pixels is None
         return first, await stream.final()
 
-    first, second = run(twice)
+    first, second = run_with_engine(models, twice)
     assert second[1:] == first[1:]
 
 
-def test_a_closed_stream_frees_its_place_and_does_not_disturb_the_others(run, captioner):
+def test_a_closed_stream_frees_its_place_and_does_not_disturb_the_others(models, captioner):
     decoding = {"beam_size": 1, "min_length": 11}
 
     async def leave(engine):
@@ -163,11 +144,11 @@ def test_a_closed_stream_frees_its_place_and_does_not_disturb_the_others(run, ca
         assert engine.active == 2
         return [await streams[0].final(), await streams[2].final()]
 
-    for image, final in zip((IMAGES[0], IMAGES[2]), run(leave), strict=True):
+    for image, final in zip((IMAGES[0], IMAGES[2]), run_with_engine(models, leave), strict=True):
         assert_same(final, captioner.describe([image], **decoding)[0])
 
 
-def test_a_request_that_takes_too_long_ends(run):
+def test_a_request_that_takes_too_long_ends(models):
     async def wait(engine):
         blocked = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -177,10 +158,10 @@ def test_a_request_that_takes_too_long_ends(run):
         blocked.set()
         assert late.value.status == 504 and engine.active == 0
 
-    run(wait, timeout=0.2)
+    run_with_engine(models, wait, timeout=0.2)
 
 
-def test_stopping_finishes_accepted_requests_and_refuses_new_ones(run):
+def test_stopping_finishes_accepted_requests_and_refuses_new_ones(models):
     async def stop(engine):
         streams = [await describe(engine, image) for image in IMAGES]
         stopping = asyncio.ensure_future(engine.stop())
@@ -193,10 +174,10 @@ def test_stopping_finishes_accepted_requests_and_refuses_new_ones(run):
         engine.stop = lambda: asyncio.sleep(0)
         return finals
 
-    assert all(final.best.text for final in run(stop))
+    assert all(final.best.text for final in run_with_engine(models, stop))
 
 
-def test_models_and_languages_are_found_by_name(run):
+def test_models_and_languages_are_found_by_name(models):
     async def ask(engine):
         with pytest.raises(NotFoundError, match="did you mean 'tiny'"):
             await describe(engine, IMAGES[0], model="tinny")
@@ -208,10 +189,10 @@ def test_models_and_languages_are_found_by_name(run):
             engine.models.translator(None, "fr", None)
         assert engine.active == 0
 
-    run(ask)
+    run_with_engine(models, ask)
 
 
-def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
+def test_an_error_of_one_request_is_its_own(models, captioner, monkeypatch):
     encode = base.collate
 
     def failing(examples):
@@ -235,7 +216,7 @@ def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
         await started.wait()
         return await asking
 
-    first, second, third = run(held)
+    first, second, third = run_with_engine(models, held)
     assert isinstance(second, ValueError)
     assert_same(first, captioner.describe([IMAGES[0]])[0])
     assert_same(third, captioner.describe([IMAGES[2]])[0])

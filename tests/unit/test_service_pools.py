@@ -7,17 +7,12 @@ import time
 from collections.abc import Coroutine
 
 import pytest
-from running_service import caption, captioners, png, run_with_engine, scope_of, with_service
+from running_service import caption, png, run_with_engine, scope_of, with_service
 
 from limner.apps.server.errors import QueueFullError
 from limner.apps.server.protection import Keys, ProtectedApp
 from limner.apps.server.service import Kind
 from limner.apps.server.settings import ServerSettings
-
-
-@pytest.fixture(scope="module")
-def models(trained):
-    return captioners(trained)
 
 
 @pytest.fixture

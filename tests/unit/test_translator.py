@@ -24,11 +24,6 @@ TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENC
 
 
 @pytest.fixture(scope="module")
-def translator(toy_run):
-    return Translator.load(toy_run)
-
-
-@pytest.fixture(scope="module")
 def photos(toy_image_run):
     return {colour: toy_image_run.parent / "collection" / f"{colour}.png" for colour in BATS}
 

@@ -59,6 +59,16 @@ def for_all(*cases: Case) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [pytest.param(one, id=name_of(one)) for one in cases])
 
 
+def check_all(*cases: Case) -> Callable[[Case, Path], None]:
+    """Return a test of what all commands have in common, for cases."""
+
+    @for_all(*cases)
+    def test(case: Case, work: Path) -> None:
+        check(case, work)
+
+    return test
+
+
 def name_of(one: Case) -> str:
     """Return the name of a case in the output of the tests."""
     files = " ".join(one.files)

@@ -2,7 +2,7 @@
 
 import json
 
-from cases import case, check, for_all
+from cases import case, check_all
 from damage import each, folder, jpeg, nested, remove
 
 KINDS = (
@@ -13,8 +13,7 @@ KINDS = (
 CSV = "id,split,image,lang,text\n"
 ROW = "1,train,photos/0.jpg,en,a red square\n"
 
-
-@for_all(
+test_any_reader = check_all(
     *(case(f"import {kind} gone new", "gone", "exist") for kind in KINDS),
     *(case(f"import {kind} empty new", "empty", files={"empty": folder}) for kind in KINDS),
     *(case(f"import {kind} notes.txt new") for kind in KINDS if kind not in ("folder", "audio")),
@@ -28,15 +27,13 @@ ROW = "1,train,photos/0.jpg,en,a red square\n"
     case("import folder photos", "collection", status=2),
     case("import", "kind", status=2),
 )
-def test_any_reader(case, work):
-    check(case, work)
 
 
 def table(kind, name, *cases):
     return [case(f"import {kind} {name} new", *names, files={name: text}) for text, *names in cases]
 
 
-@for_all(
+test_tables = check_all(
     *table(
         "csv",
         "t.csv",
@@ -88,9 +85,6 @@ def table(kind, name, *cases):
         ('{"id":"1","split":"train","image":"photos/\\u0000.jpg","lang":"en","text":"x"}\n', "t.jsonl"),
     ),
 )
-def test_tables(case, work):
-    check(case, work)
-
 
 IMAGE = {"id": 1, "file_name": "0.jpg"}
 CAPTION = {"image_id": 1, "caption": "a red square"}
@@ -108,7 +102,7 @@ def documents(kind, name, *cases, options="--images photos"):
     ]
 
 
-@for_all(
+test_documents = check_all(
     *documents(
         "coco",
         "captions_train.json",
@@ -174,9 +168,6 @@ def documents(kind, name, *cases, options="--images photos"):
         ),
     ),
 )
-def test_documents(case, work):
-    check(case, work)
-
 
 ENTITIES = "<annotation><size><width>40</width><height>30</height></size>{}</annotation>"
 BOX = "<object><name>1</name><bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox></object>"
@@ -186,8 +177,7 @@ LAUGHS = (
     + "]><annotation>&a8;</annotation>"
 )
 
-
-@for_all(
+test_corpora = check_all(
     *(
         case("import flickr f new", "f", *names, files={"f/images/1.jpg": jpeg(), "f/x.token.txt": tokens, **more})
         for tokens, more, *names in (
@@ -260,11 +250,8 @@ LAUGHS = (
     case("import folder f new", "a folder", files={"f/0.jpg": folder, "f/0.jpg/x": "x"}),
     case("import audio f new", "f", files={"f/0.jpg": jpeg()}),
 )
-def test_corpora(case, work):
-    check(case, work)
 
-
-@for_all(
+test_existing_collections = check_all(
     case(
         "import csv t.csv c --split train",
         "train-00000",
@@ -274,11 +261,8 @@ def test_corpora(case, work):
     case("import csv captions.csv reviews", "3 new", status=0, creates="reviews"),
     case("import csv captions.csv c", "items.lance", files={"c/items.lance/": each("data/*.lance", remove)}),
 )
-def test_existing_collections(case, work):
-    check(case, work)
 
-
-@for_all(
+test_what_is_left_out_is_reported = check_all(
     case(
         "import folder f new", "orphan.txt", files={"f/0.jpg": jpeg(), "f/orphan.txt": "x\n"}, status=0, creates="new"
     ),
@@ -310,5 +294,3 @@ def test_existing_collections(case, work):
         creates="new",
     ),
 )
-def test_what_is_left_out_is_reported(case, work):
-    check(case, work)

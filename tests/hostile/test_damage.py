@@ -1,9 +1,9 @@
-"""Runs, feature tables, collections and recipes that are damaged or forged, to commands that read them."""
+"""Runs, feature tables, collections and recipes that are damaged or forged, and outputs over something else."""
 
 import math
 
 import torch
-from cases import case, check, for_all
+from cases import case, check_all
 from damage import change_json, change_tensors, each, fifo, fill, flip, folder, link, nested, remove, truncate, zeros
 
 DESCRIBE = "describe photos/0.jpg --model captioner"
@@ -13,8 +13,7 @@ WEIGHTS = "captioner/model.safetensors"
 CONFIG = "captioner/config.json"
 TOKENIZER = "captioner/tokenizer.json"
 
-
-@for_all(
+test_weights = check_all(
     *(
         case(DESCRIBE, "captioner", files={WEIGHTS: damage})
         for damage in (
@@ -47,11 +46,8 @@ TOKENIZER = "captioner/tokenizer.json"
         for damage in (change_tensors(fill(math.nan)), truncate(0.5), zeros)
     ),
 )
-def test_weights(case, work):
-    check(case, work)
 
-
-@for_all(
+test_configurations = check_all(
     *(
         case(DESCRIBE, "captioner", files={file: damage})
         for file in (CONFIG, TOKENIZER)
@@ -82,15 +78,11 @@ def test_weights(case, work):
     case("compare captioner captioner", "captioner", files={"captioner/evaluation/test.json": truncate(0.5)}),
     case("compare captioner captioner", "captioner", files={"captioner/evaluation/test.json": nested("[", "]")}),
 )
-def test_configurations(case, work):
-    check(case, work)
-
 
 EVALUATE = "evaluate --model captioner --collection c --no-retrieval --metric bleu4"
 DATA = "data/*.lance"
 
-
-@for_all(
+test_tables = check_all(
     *(
         case(EVALUATE, "pixels16", files={"c/features/pixels16.lance/": each(pattern, damage)})
         for pattern, damage in (
@@ -108,14 +100,10 @@ DATA = "data/*.lance"
         for pattern, damage in ((DATA, truncate(0.5)), (DATA, zeros), (DATA, remove), ("_versions/*", zeros))
     ),
 )
-def test_tables(case, work):
-    check(case, work)
-
 
 TRAIN = "train recipe.yaml --collection c --out new"
 
-
-@for_all(
+test_recipes = check_all(
     *(
         case(TRAIN, *names, files={"recipe.yaml": text})
         for text, *names in (
@@ -145,11 +133,8 @@ TRAIN = "train recipe.yaml --collection c --out new"
     case(TRAIN, "recipe.yaml", files={"recipe.yaml": folder}),
     case(TRAIN, "recipe.yaml", files={"recipe.yaml": link("/dev/zero")}),
 )
-def test_recipes(case, work):
-    check(case, work)
 
-
-@for_all(
+test_other_inputs = check_all(
     *(
         case(command, *names, files={f"media/1.{suffix}": data})
         for command, suffix, names in (
@@ -190,5 +175,23 @@ def test_recipes(case, work):
     case("import csv captions.csv captioner/c", "captioner"),
     case("generate scenes captioner/c --train 1 --val 1 --test 1", "captioner"),
 )
-def test_other_inputs(case, work):
-    check(case, work)
+
+RUN = "train scenes/mrnn --collection c --out {} training.epochs=1 features.tables=[pixels16]"
+
+test_folders_that_hold_something_else = check_all(
+    case(RUN.format("captioner"), "captioner"),
+    case(RUN.format("photos"), "photos"),
+    case(RUN.format("notes.txt/run"), "notes.txt"),
+    case(RUN.format("fresh") + " --resume", "fresh"),
+    case(RUN.format("photos") + " --resume", "photos"),
+    case("generate scenes c --train 1 --val 1 --test 1", "c"),
+    case("generate scenes captioner --train 1 --val 1 --test 1", "captioner"),
+    case("generate scenes photos --train 1 --val 1 --test 1", "photos"),
+    case("generate reviews notes.txt", "notes.txt"),
+    case("generate reviews notes.txt/c", "notes.txt"),
+    case("import csv captions.csv captioner", "captioner"),
+    case("import csv captions.csv notes.txt", "notes.txt"),
+    case("import csv captions.csv notes.txt/c", "notes.txt"),
+    case("crossvalidate lecture/reviews --collection reviews --out classifier", "classifier"),
+    case(f"{TRANSLATE} --attention captioner", "captioner"),
+)

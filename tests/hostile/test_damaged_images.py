@@ -2,7 +2,7 @@
 
 import math
 
-from cases import case, check, for_all
+from cases import case, check_all
 from damage import fifo, flip, float_tiff, folder, jpeg, link, png, truncate
 
 PHOTO = "photos/0.jpg"
@@ -31,24 +31,19 @@ SEARCH = "search {} --model captioner --collection c"
 REGIONS = "regions {} --model dense"
 TRANSLATE = "translate 'a red ball' --model translator --image {}"
 
+test_describe = check_all(
+    *(case(DESCRIBE.format(name), name, reason, files={name: data}) for name, data, reason in IMAGES)
+)
 
-@for_all(*(case(DESCRIBE.format(name), name, reason, files={name: data}) for name, data, reason in IMAGES))
-def test_describe(case, work):
-    check(case, work)
-
-
-@for_all(
+test_other_commands = check_all(
     *(
         case(command.format(name), name, reason, files={name: data})
         for command in (SCORE, SEARCH, REGIONS, TRANSLATE)
         for name, data, reason in IMAGES[:12:2]
     )
 )
-def test_other_commands(case, work):
-    check(case, work)
 
-
-@for_all(
+test_what_is_no_file = check_all(
     *(
         one
         for command in (DESCRIBE, SCORE, REGIONS, TRANSLATE)
@@ -68,11 +63,8 @@ def test_other_commands(case, work):
         )
     )
 )
-def test_what_is_no_file(case, work):
-    check(case, work)
 
-
-@for_all(
+test_several = check_all(
     case(DESCRIBE.format(f"{PHOTO} bad.jpg"), "bad.jpg", "not an image", files={"bad.jpg": b"x"}),
     case(f"{DESCRIBE.format(f'{PHOTO} bad.jpg')} --json", "bad.jpg", "not an image", files={"bad.jpg": b"x"}),
     case(DESCRIBE.format("photos"), "photos/3.jpg", files={"photos/3.jpg": b"x"}),
@@ -83,11 +75,8 @@ def test_what_is_no_file(case, work):
     case("describe - --model captioner", "\\xff\\xfe.jpg", stdin=b"\xff\xfe.jpg\n"),
     case(REGIONS.format(f"{PHOTO} bad.jpg"), "bad.jpg", "not an image", files={"bad.jpg": b"x"}),
 )
-def test_several(case, work):
-    check(case, work)
 
-
-@for_all(
+test_damaged_images = check_all(
     case(DESCRIBE.format("half.jpg"), "half.jpg", files={"half.jpg": jpeg(400, 300)[:20_000]}),
     case(
         DESCRIBE.format("flipped.png"),
@@ -96,11 +85,8 @@ def test_several(case, work):
     ),
     case(DESCRIBE.format(PHOTO), PHOTO, files={PHOTO: truncate(0.3)}),
 )
-def test_damaged_images(case, work):
-    check(case, work)
 
-
-@for_all(
+test_unusual_images = check_all(
     case(DESCRIBE.format("grey.png"), files={"grey.png": jpeg(1, 1, "PNG")}, status=0),
     case(DESCRIBE.format("wide.png"), files={"wide.png": jpeg(3000, 1, "PNG")}, status=0),
     case(DESCRIBE.format("PHOTO.JPG"), files={"PHOTO.JPG": jpeg()}, status=0),
@@ -127,5 +113,3 @@ def test_damaged_images(case, work):
     ),
     case("regions names --model dense", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0),
 )
-def test_unusual_images(case, work):
-    check(case, work)

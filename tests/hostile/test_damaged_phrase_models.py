@@ -5,7 +5,7 @@ import math
 import pytest
 import runner
 import torch
-from cases import case, check, check_outcome, for_all
+from cases import case, check_all, check_outcome, for_all
 from damage import change_json, change_tensors, fifo, fill, flip, folder, link, remove, truncate, zeros
 
 pytest.importorskip("numba")
@@ -29,7 +29,7 @@ def set_value(name, value):
     return change_tensors(change)
 
 
-@for_all(
+test_damaged_runs = check_all(
     *(
         case(TRANSLATE, "phrases", files={WEIGHTS: damage})
         for damage in (
@@ -58,11 +58,8 @@ def set_value(name, value):
     case(TRANSLATE, "phrases", files={"phrases/tokenizer.json": truncate(0.5)}),
     case(TRANSLATE, "phrases", files={"phrases/source_tokenizer.json": "{}"}),
 )
-def test_damaged_runs(case, work):
-    check(case, work)
 
-
-@for_all(
+test_what_it_does_not_have = check_all(
     case(f"{TRANSLATE} --model translator", "share one vocabulary"),
     case(f"{TRANSLATE} --explain-beam -", "phrase_based", "leave"),
     case(f"{TRANSLATE} --must-include ball", "phrase_based", "leave"),
@@ -78,8 +75,6 @@ def test_damaged_runs(case, work):
     case("export lm.arpa --model phrases --format arpa", "n-grams", status=0, creates="lm.arpa"),
     case("evaluate --model phrases --collection pairs --metric perplexity", "perplexity"),
 )
-def test_what_it_does_not_have(case, work):
-    check(case, work)
 
 
 @for_all(

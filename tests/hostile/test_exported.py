@@ -3,15 +3,14 @@
 import os
 
 import pytest
-from cases import case, check, for_all
+from cases import case, check_all
 from damage import change_json, fifo, flip, folder, link, nested, remove, truncate, zeros
 
 DESCRIBE = "describe photos/0.jpg --model exported"
 TRANSLATE = "translate 'a red ball' --model exported-translator --image photos/0.jpg"
 MANIFEST = "exported/generation.json"
 
-
-@for_all(
+test_graphs_and_tokenizers = check_all(
     case(DESCRIBE, "photos/0.jpg", status=0),
     case(TRANSLATE, status=0),
     *(
@@ -26,11 +25,8 @@ MANIFEST = "exported/generation.json"
     case(TRANSLATE, "source_tokenizer.json", files={"exported-translator/source_tokenizer.json": remove}),
     case(f"{TRANSLATE} --beam-size 0", "--beam-size", status=2),
 )
-def test_graphs_and_tokenizers(case, work):
-    check(case, work)
 
-
-@for_all(
+test_manifests = check_all(
     case(DESCRIBE, "exported", files={MANIFEST: remove}),
     case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: "{"}),
     case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: b"\xff\x00"}),
@@ -41,11 +37,8 @@ def test_graphs_and_tokenizers(case, work):
         for change in ({"vocab_size": 5}, {"unknown": 1}, {"state": []}, {"files": {"../../etc/passwd": "0"}})
     ),
 )
-def test_manifests(case, work):
-    check(case, work)
 
-
-@for_all(
+test_other_models_and_images = check_all(
     case("describe photos/0.jpg --model nowhere", "nowhere"),
     case("describe photos/0.jpg --model exported-translator", "exported-translator", "limner translate"),
     case("translate 'a red ball' --model exported", "exported", "limner describe"),
@@ -59,11 +52,8 @@ def test_manifests(case, work):
     case("score photos/0.jpg 'a red ball' --model exported", "exported"),
     case("export new --model exported", "exported"),
 )
-def test_other_models_and_images(case, work):
-    check(case, work)
 
-
-@for_all(
+test_export = check_all(
     case("export new --model nowhere", "nowhere"),
     case("export new --model dense", "regions"),
     case("export new --model classifier", "labels"),
@@ -79,8 +69,6 @@ def test_other_models_and_images(case, work):
     case("export exported --model captioner", "step.onnx", status=0, creates="exported"),
     case("export new --model captioner", "model.safetensors", files={"captioner/model.safetensors": truncate(0.5)}),
 )
-def test_export(case, work):
-    check(case, work)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")

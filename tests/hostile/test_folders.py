@@ -5,15 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cases import Case, case, check, for_all
+from cases import case, check, check_all
 from damage import fifo, link
 
 INDEX = "index photos --model captioner"
 SEARCH = "search 'a red ball' --in photos"
 XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/">{}</x:xmpmeta>'
 
-
-@for_all(
+test_folders = check_all(
     case(INDEX, "3 images", status=0, creates="photos/.limner"),
     case(
         INDEX, "3 images", files={"photos/pipe.jpg": fifo, "photos/loop": link(".")}, status=0, creates="photos/.limner"
@@ -47,8 +46,6 @@ XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/">{}</x:xmpmeta>'
     ),
     case("describe anim.gif --model captioner --embed", "anim.gif", "JPEG", files={"anim.gif": b"GIF89a"}),
 )
-def test_folders(case: Case, work: Path) -> None:
-    check(case, work)
 
 
 def test_an_index_of_another_model_is_named(work: Path) -> None:

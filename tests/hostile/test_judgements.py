@@ -1,7 +1,7 @@
 """Files of judgements and of scores for `limner correlate` that are missing, damaged or of another form."""
 
 import pytest
-from cases import case, check, for_all
+from cases import case, check, check_all
 from damage import fifo, folder, link
 
 SCORED = "correlate judged.txt --scores scores.tsv"
@@ -24,7 +24,7 @@ def scored(contents, *names, status=1):
     return case(SCORED, *names, files={"judged.txt": EXPERT, "scores.tsv": contents}, status=status)
 
 
-@for_all(
+test_judgements = check_all(
     judged(EXPERT, "kendall_tau_c", "12 pairs of 12 images", "judgements:expert", status=0),
     judged(CROWD, "kendall_tau_b", "judgements:crowd", status=0),
     judged(EXPERT.replace("\n", "\r\n\r\n"), "12 pairs", status=0),
@@ -57,11 +57,8 @@ def scored(contents, *names, status=1):
     judged(EXPERT, "captioning model", command="correlate judged.txt --model translator --collection c"),
     judged(EXPERT, "--scores", "--collection", command="correlate judged.txt --model captioner"),
 )
-def test_judgements(case, work):
-    check(case, work)
 
-
-@for_all(
+test_scores = check_all(
     case(SCORED, "scores.tsv", "cannot be read", files={"judged.txt": EXPERT}),
     scored("", "scores.tsv", "12 in all", "add a line"),
     scored(SCORES[:100], "scores.tsv"),
@@ -76,8 +73,6 @@ def test_judgements(case, work):
     scored(EXPERT.replace("\t1\t1\n", "\n"), "scores.tsv"),
     *(scored(damage, "scores.tsv") for damage in (folder, fifo, link("/dev/zero"), link("scores.tsv"))),
 )
-def test_scores(case, work):
-    check(case, work)
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1e308", "5e-324"])

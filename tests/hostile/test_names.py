@@ -1,6 +1,6 @@
 """Names that leave their folder, carry control characters, or name nothing; members of a collection that leave it."""
 
-from cases import case, check, for_all
+from cases import case, check_all
 from damage import fifo, folder, jpeg, link
 
 CSV = "id,split,image,lang,text\n"
@@ -8,8 +8,7 @@ IMPORT = "import csv {} new"
 ROW = "train,photos/0.jpg,en,a red square\n"
 TRAVERSALS = ("../../../evil", "/etc/evil", "a/b", "..", ".", "", "a\\nb", "x" * 300, "con\ttrol")
 
-
-@for_all(
+test_names_of_splits_and_tables = check_all(
     *(
         case(f"evaluate --model captioner --collection c --no-retrieval --split '{name}'", "split")
         for name in TRAVERSALS
@@ -35,11 +34,8 @@ TRAVERSALS = ("../../../evil", "/etc/evil", "a/b", "..", ".", "", "a\\nb", "x" *
     case("features c --backbone pixels:8 --split ../../x", "../../x"),
     case("words ../../x --model captioner", "'x'"),
 )
-def test_names_of_splits_and_tables(case, work):
-    check(case, work)
 
-
-@for_all(
+test_members_stay_in_the_collection = check_all(
     *(
         case(IMPORT.format("t.csv"), word, files={"t.csv": CSV + row})
         for row, word in (
@@ -69,11 +65,8 @@ def test_names_of_splits_and_tables(case, work):
     case("import folder loop new", "loop", files={"loop/a": folder, "loop/a/b": link("..")}),
     case("import folder names new", "\\x1b", files={"names/\x1b.jpg": jpeg(), "names/\x1b.png": jpeg()}),
 )
-def test_members_stay_in_the_collection(case, work):
-    check(case, work)
 
-
-@for_all(
+test_control_characters = check_all(
     case("'des\x1b[31mcribe'", "des", status=2),
     case("describe 'a\x1b[31m.jpg' --model captioner", "a\\x1b[31m.jpg"),
     case("describe photos/0.jpg --model 'x\x1b[2J'", "x\\x1b[2J"),
@@ -94,5 +87,3 @@ def test_members_stay_in_the_collection(case, work):
     case("words 'r\x1bed' --model captioner", status=0),
     case("doctor '\x1b'", status=2),
 )
-def test_control_characters(case, work):
-    check(case, work)

@@ -3,7 +3,7 @@
 `test_bounds.py` gives any number to every option; here are a few of each kind, as a user types them.
 """
 
-from cases import case, check, for_all
+from cases import case, check_all
 
 OPTIONS = {
     "describe photos/0.jpg --model captioner": {
@@ -54,8 +54,7 @@ LATER = (
 )
 """Values that other values decide on, so that the status is 1."""
 
-
-@for_all(
+test_options = check_all(
     *(
         case(
             f"{command} {option} {value}",
@@ -67,9 +66,6 @@ LATER = (
         for value in values
     )
 )
-def test_options(case, work):
-    check(case, work)
-
 
 SETTINGS = (
     ("model.hidden_dim", "0", "-1", "1e9", "1000000000", "x", "null", "[]"),
@@ -95,8 +91,7 @@ SETTINGS = (
     ("decoding.length_penalty", ".nan", ".inf"),
 )
 
-
-@for_all(
+test_settings = check_all(
     *(
         case(
             f"train scenes/mrnn --collection c --out new features.tables=[pixels16] '{setting}={value}'",
@@ -106,5 +101,3 @@ SETTINGS = (
         for value in values
     )
 )
-def test_settings(case, work):
-    check(case, work)

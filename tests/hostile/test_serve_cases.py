@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
-from cases import Case, case, check, for_all
+from cases import case, check_all
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
@@ -14,7 +13,7 @@ SERVE = "serve --model captioner --port 0"
 INDEX = "photos/.limner/index.json"
 
 
-@for_all(
+test_serve = check_all(
     case("serve --port 0 --model nowhere", "nowhere"),
     case("serve --port 0 --model photos", "photos"),
     case("serve --port 0 --model notes.txt", "notes.txt"),
@@ -45,5 +44,3 @@ INDEX = "photos/.limner/index.json"
     case("serve --port 0 --workers 2 --model nowhere", "nowhere"),
     case(f"{SERVE} --workers 2 --index photos", "photos", "limner index"),
 )
-def test_serve(case: Case, work: Path) -> None:
-    check(case, work)

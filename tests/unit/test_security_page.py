@@ -20,7 +20,8 @@ def test_every_threat_has_a_rule_a_place_and_a_test(row):
     assert (ROOT / "src/limner" / place).exists() or (ROOT / place).exists()
     file, _, name = test.partition("::")
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert name in functions | {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
 
 
 def test_the_page_is_found():

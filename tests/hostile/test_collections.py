@@ -1,18 +1,13 @@
-"""Indexes of collections that are damaged, of something else, or named wrongly."""
+"""Indexes and compaction of collections that are damaged, of something else, or named wrongly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from cases import Case, case, check, for_all
-from damage import folder
+from cases import case, check_all
+from damage import each, folder, truncate
 
 INDEX = "index c --model captioner"
 SEARCH = "search 'a red ball' --model captioner --collection c"
 RECORD = "c/indexes/captioner/all/index.json"
 
-
-@for_all(
+test_indexes_of_collections = check_all(
     case(INDEX, "24 images", "built", status=0, creates="c/indexes"),
     case(f"{INDEX} --json", '"images": 24', status=0, creates="c/indexes"),
     case("index c", "--model"),
@@ -32,5 +27,23 @@ RECORD = "c/indexes/captioner/all/index.json"
     case("search photos/0.jpg --model captioner --collection c --exact", "--exact"),
     case(f"{SEARCH} --exact", status=0, files={RECORD: "{"}),
 )
-def test_indexes_of_collections(case: Case, work: Path) -> None:
-    check(case, work)
+
+test_compaction = check_all(
+    case("compact c", "items: 1 -> 1 fragments", status=0, creates="c"),
+    case("compact c --json", '"fragments_after": 1', status=0, creates="c"),
+    case("compact nowhere", "nowhere", "limner import"),
+    case("compact notes.txt", "notes.txt"),
+    case("compact photos", "photos", "not a collection"),
+    case("compact captioner", "captioner", "not a collection"),
+    case("compact c --older-than -1", "--older-than", "-1", status=2),
+    case("compact c --older-than nan", "--older-than", "nan", status=2),
+    case("compact c --older-than week", "--older-than", "week", status=2),
+    case("compact ftp://host/c", "ftp", "s3"),
+    case("compact empty", "items.lance", "damaged", files={"empty/items.lance/data/a.lance": b""}),
+    case(
+        "compact c",
+        "pixels16",
+        files={"c/features/pixels16.lance/": each("_versions/*.manifest", truncate(0.5))},
+        creates="c",
+    ),
+)

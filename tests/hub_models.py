@@ -60,11 +60,8 @@ def build_prompted_config(family: str) -> transformers.PreTrainedConfig:
         text = {"model_type": name, "head_dim": 8, "num_key_value_heads": 2, **LLAMA}
         vision = {"model_type": "siglip_vision_model", **VISION}
         if family == "gemma3":
-            text |= {
-                "sliding_window": 8,
-                "layer_types": ["sliding_attention", "full_attention"],
-                "query_pre_attn_scalar": 8,
-            }
+            layers = ["sliding_attention", "full_attention"]
+            text |= {"sliding_window": 8, "layer_types": layers, "query_pre_attn_scalar": 8}
             places = {"boi_token_index": BEGIN, "eoi_token_index": FINISH, "image_token_index": IMAGE}
             return transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **places)
         sizes = {"projection_dim": 32, "hidden_size": 32, "image_token_index": IMAGE, "vocab_size": SIZE}
@@ -172,13 +169,7 @@ def save_model(family: str, folder: Path, **generation: object) -> torch.nn.Modu
         return model
     tokenizer.save_pretrained(folder)
     if family not in ("marian", "m2m_100"):
-        names = {
-            "git": "CLIP",
-            "siglip": "Siglip",
-            "siglip2": "Siglip2",
-            "blip": "Blip",
-            "vision-encoder-decoder": "ViT",
-        }
+        names = {"siglip": "Siglip", "siglip2": "Siglip2", "blip": "Blip", "vision-encoder-decoder": "ViT"}
         sides = {"patch_size": 8, "max_num_patches": 16} if family == "siglip2" else PIXELS
         getattr(transformers, f"{names.get(family, 'CLIP')}ImageProcessorPil")(**sides).save_pretrained(folder)
     return model

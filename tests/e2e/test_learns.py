@@ -8,12 +8,8 @@ from programs import limner
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 
-SIZES = [
-    "model.embedding_dim=48",
-    "model.hidden_dim=96",
-    "model.multimodal_dim=128",
-    "model.image_encoder.convnet_dim=96",
-]
+WIDTHS = {"embedding_dim": 48, "hidden_dim": 96, "multimodal_dim": 128, "image_encoder.convnet_dim": 96}
+SIZES = [f"model.{name}={width}" for name, width in WIDTHS.items()]
 TRAINING = ["training.batch_size=32", "training.validate_every=5", "training.optimizer.lr=0.003"]
 MODELS = {
     "seeing": ["features.tables=[pixels32]", "training.epochs=10"],

@@ -123,16 +123,8 @@ def _become(request: dict[str, Any]) -> None:
 
 def _watch_files(counter: str | None, kill_at: int | None) -> None:
     """Count the operations that change files, and kill this process before the operation of a number."""
-    changing = {
-        "os.rename",
-        "os.remove",
-        "os.mkdir",
-        "os.rmdir",
-        "os.link",
-        "os.symlink",
-        "os.truncate",
-        "shutil.rmtree",
-    }
+    names = ("rename", "remove", "mkdir", "rmdir", "link", "symlink", "truncate")
+    changing = {"shutil.rmtree", *(f"os.{name}" for name in names)}
     count = 0
     writer = None if counter is None else os.open(counter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 

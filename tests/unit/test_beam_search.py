@@ -235,10 +235,8 @@ def test_the_batch_changes_no_hypothesis(chosen):
     settings = DecodingSettings(max_length=8, **chosen)
     seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
     together = beam_search([Chain()], images(*seeds), settings, prefixes)
-    alone = [
-        beam_search([Chain()], images(seed), settings, [prefix])[0]
-        for seed, prefix in zip(seeds, prefixes, strict=True)
-    ]
+    pairs = zip(seeds, prefixes, strict=True)
+    alone = [beam_search([Chain()], images(seed), settings, [prefix])[0] for seed, prefix in pairs]
     backwards = beam_search([Chain()], images(*seeds[::-1]), settings, prefixes[::-1])[::-1]
     assert together == alone == backwards
 

@@ -85,10 +85,8 @@ def write_list_of_shard(folder, value, jpeg):
 
 def write_coco(folder, value, jpeg):
     (folder / "1.jpg").write_bytes(jpeg)
-    contents = {
-        "images": [{"id": 1, "file_name": "1.jpg"}],
-        "annotations": [{"id": 1, "image_id": 1, "caption": value}],
-    }
+    annotation = {"id": 1, "image_id": 1, "caption": value}
+    contents = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [annotation]}
     (folder / "captions_train.json").write_text(json.dumps(contents))
     return folder
 

@@ -190,11 +190,8 @@ def test_the_recorded_tree_holds_the_hypotheses_of_all_states():
 
 def test_a_sentence_that_would_be_too_long_is_an_error():
     machine = Automaton.build([[(4, 5, 6)], [(5,)]])
-    assert beam_search([Chain()], images(1), DecodingSettings(max_length=3), constraints=[machine])[0][0].tokens == (
-        4,
-        5,
-        6,
-    )
+    ((best, *_),) = beam_search([Chain()], images(1), DecodingSettings(max_length=3), constraints=[machine])
+    assert best.tokens == (4, 5, 6)
     with pytest.raises(SettingsError, match="'picture 1': expected a sentence of at least 3 tokens, got max_length 2"):
         beam_search([Chain()], images(1), DecodingSettings(max_length=2), constraints=[machine])
     with pytest.raises(SettingsError, match="at least 5 tokens"):

@@ -111,10 +111,8 @@ def test_a_control_is_part_of_signatures_and_file_names(model, tiny, right, tmp_
     result = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled", seed=3))
     assert all(score.signature.endswith("|images:shuffled,seed3") for score in result.scores)
     assert not any("images:" in score.signature for score in right.scores)
-    assert [save_evaluation(one, tmp_path).name for one in (right, result)] == [
-        "test.json",
-        "test-images_shuffled.json",
-    ]
+    names = [save_evaluation(evaluation, tmp_path).name for evaluation in (right, result)]
+    assert names == ["test.json", "test-images_shuffled.json"]
     assert len(read_evaluations(tmp_path)) == 2
 
 

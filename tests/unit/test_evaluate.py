@@ -53,11 +53,8 @@ def test_every_score_has_a_signature(evaluated):
 
 
 def test_notes_tell_few_sentences_cut_hypotheses_unknown_words_and_training_data(model, own_tiny, backbone_of):
-    added = [
-        Item("odd", "few", image="test0.png", sentences=(ItemSentence("en", "zyzzyva xylem"),)),
-        Item("mute", "few"),
-    ]
-    write_items(own_tiny.path, added)
+    odd = Item("odd", "few", image="test0.png", sentences=(ItemSentence("en", "zyzzyva xylem"),))
+    write_items(own_tiny.path, [odd, Item("mute", "few")])
     collection = Collection.open(own_tiny.path)
     extract(collection, backbone_of())
     short = DecodingSettings(max_length=1)

@@ -51,10 +51,8 @@ def test_a_batch_without_any_image_has_zero_features(kinds):
 
 A, B, C = ItemSentence("en", "a", 0), ItemSentence("en", "b", 1), ItemSentence("en", "c", 1)
 X, Y, Z = ItemSentence("de", "x", 1), ItemSentence("de", "y", 1), ItemSentence("de", "z", 2)
-MADE, MADE_X = (
-    ItemSentence("en", "made", 2, generated_by="run:1"),
-    ItemSentence("de", "made x", 0, generated_by="run:2"),
-)
+MADE = ItemSentence("en", "made", 2, generated_by="run:1")
+MADE_X = ItemSentence("de", "made x", 0, generated_by="run:2")
 SPOKEN = Item("i", "train", sentences=(A, B, X, C, Y, Z, MADE, MADE_X))
 
 

@@ -113,11 +113,8 @@ def test_files_of_rt_polarity(tmp_path):
     (tmp_path / "rt-polarity.pos").write_text("good film\n\nfine film\n")
     (tmp_path / "rt-polarity.neg").write_text("bad film\n")
     result = read_source("rt-polarity", tmp_path)
-    assert [(one.id, one.label) for one in result.items] == [
-        ("neg-00001", "neg"),
-        ("pos-00001", "pos"),
-        ("pos-00003", "pos"),
-    ]
+    labels = [(item.id, item.label) for item in result.items]
+    assert labels == [("neg-00001", "neg"), ("pos-00001", "pos"), ("pos-00003", "pos")]
     (tmp_path / "other.neg").write_text("bad\n")
     with pytest.raises(CollectionError, match="of one name"):
         read_source("rt-polarity", tmp_path)

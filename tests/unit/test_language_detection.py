@@ -27,10 +27,7 @@ def test_the_language_of_a_sentence(lang):
 
 
 def test_only_the_given_languages_are_returned():
-    assert [one.language for one in detect_language(SENTENCES["fr"], ["de", "en", "de"])] in (
-        ["de", "en"],
-        ["en", "de"],
-    )
+    assert sorted(one.language for one in detect_language(SENTENCES["fr"], ["de", "en", "de"])) == ["de", "en"]
     assert [one.language for one in detect_language(SENTENCES["fr"], ["xx", "de"])] == ["de", "xx"]
     assert {one.confidence for one in detect_language("a", ["xx", "yy"])} == {0}
 

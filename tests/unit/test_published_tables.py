@@ -163,10 +163,8 @@ def test_a_collection_of_other_data_is_rejected_with_the_data_that_is_needed(tab
 def test_the_data_set_selects_recipes_and_figures(tiny, tmp_path):
     table = find_table("mao2015/table4")
     part = table_of_collection(table, renamed(tiny, tmp_path / "coco", IDS[COCO]), None)
-    assert (part.datasets, [row.name for row in part.rows]) == (
-        ("MS COCO",),
-        ["Random", "DeepVS-RCNN", "Ours-m-RNN-VggNet"],
-    )
+    assert part.datasets == ("MS COCO",)
+    assert [row.name for row in part.rows] == ["Random", "DeepVS-RCNN", "Ours-m-RNN-VggNet"]
     assert part.rows[-1].recipe == "coco"
     assert find_table("vinyals2015/table2").for_dataset(FLICKR8K).datasets == ("PASCAL (transfer)", "Flickr8k", "SBU")
     with pytest.raises(SettingsError, match=r"data set 'iapr' of mao2015/table4: expected one of flickr30k, coco"):

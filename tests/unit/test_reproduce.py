@@ -168,10 +168,8 @@ def test_differences_from_the_recipe_are_rendered_beside_the_name(small, tiny, t
 def test_the_alternative_is_selected_with_the_first_seed(small, tiny, tmp_path):
     made = run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL, rows=["bow"], seeds=2)
     assert [result.run for result in made.results] == ["runs/bow-f-2", "runs/bow-f-2-seed2"]
-    assert [(result.seed, result.recipe["training"]["optimizer"]["lr"]) for result in made.results] == [
-        (1, 0.05),
-        (2, 0.05),
-    ]
+    rates = [(result.seed, result.recipe["training"]["optimizer"]["lr"]) for result in made.results]
+    assert rates == [(1, 0.05), (2, 0.05)]
     assert small == {"train": 3, "evaluate": 2}
 
 

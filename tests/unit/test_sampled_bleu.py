@@ -83,10 +83,7 @@ def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
     inputs = sampled_bleu._sample_inputs(model, examples, 1)
     texts = sample_texts([model], examples, inputs, 5, PLAIN, 1)
     references = [[one.reference] for one in inputs]
-    bleu = [
-        score_sentences([samples_of_one[k] for samples_of_one in texts], references, ["bleu2"])[0].value
-        for k in range(5)
-    ]
+    bleu = [score_sentences([samples[k] for samples in texts], references, ["bleu2"])[0].value for k in range(5)]
     result = scored(model, examples, samples=5, given=1)
     assert len(set(bleu)) > 1
     assert result["sampled_bleu2"].value == pytest.approx(np.mean(bleu))
@@ -131,10 +128,8 @@ def test_the_signature_names_every_setting_that_changes_the_value(model, example
     plain = signature(PLAIN)
     assert plain.endswith("|sentences:17|length:of the reference|prefix words:1,not scored|samples:2|seed:4")
     assert signature(DecodingSettings(beam_size=5, length_penalty=1)) == plain  # samples are not decoded by beam search
-    assert (
-        signature(DecodingSettings(sample=SampleSettings(temperature=0.5, top_k=3)))
-        == plain + "|temperature:0.5|top_k:3"
-    )
+    sample = SampleSettings(temperature=0.5, top_k=3)
+    assert signature(DecodingSettings(sample=sample)) == plain + "|temperature:0.5|top_k:3"
     assert signature(DecodingSettings(ban_unknown=True), models=2) == plain + "|ban_unknown|models:2"
 
 

@@ -145,12 +145,8 @@ def test_sentences_of_a_clip_name_its_motion():
 
 def test_training_covers_every_word_of_the_test_scenes(scenes):
     def words(some):
-        return {
-            (s.lang, word)
-            for scene in some
-            for s in describe_scene(scene)
-            for word in re.findall(r"\w+", s.text.lower())
-        }
+        sentences = [sentence for scene in some for sentence in describe_scene(scene)]
+        return {(one.lang, word) for one in sentences for word in re.findall(r"\w+", one.text.lower())}
 
     known = words(scenes)
     assert words(make_scene(0, "test", index, 0.4) for index in range(200)) <= known

@@ -114,12 +114,8 @@ def test_a_damaged_marginal_is_computed_again(run, photo, tiny, computed, caplog
     result = search(run, photo, tiny)
     (path,) = (run / FOLDER).iterdir()
     data = path.read_bytes()
-    changed = {
-        "flipped": data[:-2] + bytes([data[-2] ^ 1]) + data[-1:],
-        "cut": data[:-4],
-        "empty": b"",
-        "text": b"{}" * 99,
-    }
+    flipped = data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
+    changed = {"flipped": flipped, "cut": data[:-4], "empty": b"", "text": b"{}" * 99}
     path.write_bytes(changed[damage])
     with caplog.at_level(logging.WARNING):
         assert search(run, photo, tiny) == result

@@ -42,6 +42,11 @@ def format_value(value: float, decimals: int = 2, sign: Literal["", "+"] = "") -
     return f"{value:{sign}.1e}" if abs(value) >= SCIENTIFIC else f"{value:{sign}.{decimals}f}"
 
 
+def percentage(totals: Statistics) -> float:
+    """Compute a percentage from its summed numerator and denominator, (2,)."""
+    return float(100 * totals[0] / totals[1])
+
+
 class MetricUnavailable(LimnerError):
     """A metric cannot be computed for a language or on this machine."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from limner.metrics.base import Metric, References, Statistics
+from limner.metrics.base import Metric, References, Statistics, percentage
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,11 @@ def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
     return len(a) - row.bit_count()
 
 
-def _mean(totals: Statistics) -> float:
-    return float(100 * totals[0] / totals[1])
-
-
 _SETTINGS = "tok:given|scale:x100|implementation:limner"
-CIDER = Metric("cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_SETTINGS}")
-ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:{ROUGE_BETA}|{_SETTINGS}")
+CIDER = Metric(
+    "cider", cider_statistics, percentage, lambda: f"n:4|sigma:6|idf:references of the scored items|{_SETTINGS}"
+)
+ROUGE_L = Metric("rouge_l", rouge_statistics, percentage, lambda: f"beta:{ROUGE_BETA}|{_SETTINGS}")
 
 
 MAX_ORDER = 4  # largest order of the n-grams that BLEU-4 and CIDEr count

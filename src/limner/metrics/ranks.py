@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import CollectionError
-from limner.metrics.base import Metric, Score
+from limner.metrics.base import Metric, Score, percentage
 
 Ranks = NDArray[np.int64]
 Points = tuple[tuple[float, float], ...]
@@ -115,16 +115,10 @@ def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArra
     return ranks
 
 
-def _recall_metric(direction: str, cutoff: int) -> Metric:
-    return Metric(
-        f"{direction}_r{cutoff}",
-        lambda *_: np.empty(0),
-        lambda total: float(100 * total[0] / total[1]),
-        lambda: "ties:worst|scale:0-100",
-    )
-
-
-RECALL_METRICS = {metric.name: metric for metric in (_recall_metric(*pair) for pair in product(DIRECTIONS, CUTOFFS))}
+RECALL_METRICS = {
+    name: Metric(name, lambda *_: np.empty(0), percentage, lambda: "ties:worst|scale:0-100")
+    for name in (f"{direction}_r{k}" for direction, k in product(DIRECTIONS, CUTOFFS))
+}
 """Recall@k of each direction, whose statistics are `recall_statistics`."""
 
 

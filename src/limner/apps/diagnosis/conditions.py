@@ -19,7 +19,7 @@ from limner.evaluation.measurements import ConditionResult, ConditionScore, Meas
 from limner.evaluation.validate import Hypotheses
 from limner.inference.generate import generate
 from limner.metrics import perplexity
-from limner.metrics.base import Statistics
+from limner.metrics.base import Statistics, percentage
 from limner.metrics.significance import TRIALS, approximate_randomisation, check_trials
 from limner.progress import StageProgress, offset_progress
 from limner.runs.trained_model import TrainedModel
@@ -140,10 +140,10 @@ class ConditionComparison:
         return tuple(results)
 
 
-def percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[GenerationInput]) -> ItemStatistics:
+def item_percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[GenerationInput]) -> ItemStatistics:
     """A percentage as a metric; `counts` are the numerator and the denominator of each input."""
     statistics = sum_by_item(np.array(counts, dtype=np.float64), [entry.item.id for entry in inputs])
-    return ItemStatistics(name, statistics, percentage_of_totals)
+    return ItemStatistics(name, statistics, percentage)
 
 
 def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
@@ -152,8 +152,3 @@ def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
     summed = np.zeros((len(rows), statistics.shape[1]))
     np.add.at(summed, [rows[id] for id in ids], statistics)
     return summed
-
-
-def percentage_of_totals(totals: Statistics) -> float:
-    """Compute a percentage from its summed numerator and denominator."""
-    return float(100 * totals[0] / totals[1])

@@ -13,7 +13,7 @@ from limner.apps.diagnosis.conditions import (
     ConditionComparison,
     ConditionOutput,
     DiagnosisSettings,
-    percentage,
+    item_percentage,
 )
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
@@ -188,7 +188,7 @@ def _measure_masking(
                 (source_words.count_recovered(expected, hypothesis.split()), len(expected))
                 for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
-            output.metrics.insert(0, percentage("recovered", counts, inputs))
+            output.metrics.insert(0, item_percentage("recovered", counts, inputs))
     numbers = {"sentences": len(inputs), "masked_words": masked.masked_words, "expected_words": expected_words}
     compared = comparison.compare(outputs, f"{masked.mask.name} masked")
     return measurements.MaskingResult(mask=masked.mask.name, **numbers, conditions=compared)
@@ -214,7 +214,7 @@ def _measure_ambiguity(
         pairs = list(zip(hypotheses, included, strict=True))
         correct = [(int(source_words.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
         incorrect = [(int(source_words.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
-        metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
+        metrics = [item_percentage("correct_sense", correct, inputs), item_percentage("other_sense", incorrect, inputs)]
         return ConditionOutput(name, hypotheses, metrics)
 
     names = [name for name in ("right", "none") if name in conditions]

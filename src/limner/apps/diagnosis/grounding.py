@@ -20,7 +20,7 @@ from pydantic import AfterValidator
 
 from limner.apps.diagnosis import annotated_phrases
 from limner.apps.diagnosis.annotated_phrases import PhraseSentence, Weights
-from limner.apps.diagnosis.conditions import percentage_of_totals, sum_by_item
+from limner.apps.diagnosis.conditions import sum_by_item
 from limner.bounds import Count
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
@@ -34,7 +34,7 @@ from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.media.image import image_size
 from limner.media.modality import IMAGE
-from limner.metrics.base import Statistics
+from limner.metrics.base import Statistics, percentage
 from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation, check_trials
 from limner.progress import Progress, StageProgress
 from limner.runs.trained_model import TrainedModel
@@ -166,10 +166,10 @@ class _PhraseMeasurements:
         scores: dict[str, float | None] = {}
         for name, by_attention in values.items():
             attended, model = (self._statistics(by_attention[key], rows) for key in (attention, "model"))
-            scores[name] = percentage_of_totals(attended.sum(0))
+            scores[name] = percentage(attended.sum(0))
             if attention != "model":
                 test = approximate_randomisation(
-                    attended, model, percentage_of_totals, trials=self._settings.trials, seed=self._settings.seed
+                    attended, model, percentage, trials=self._settings.trials, seed=self._settings.seed
                 )
                 scores[f"{name}_p"] = test.p
         return GroundingScore.model_validate({"attention": attention, **scores})

@@ -221,17 +221,11 @@ class Classifier(TextGenerator):
                 labels: Sequence[Classification | LimnerError] = self.classify(
                     [inputs[row] for row in batch], batch_size=batch_size
                 )
-            except MediaError:
-                labels = [self._classify_file(inputs[row]) for row in batch]
+            except MediaError as error:
+                labels = self.classify_each([inputs[row] for row in batch], batch_size=1) if len(batch) > 1 else [error]
             for row, result in zip(batch, labels, strict=True):
                 results[row] = result
         return [result for result in results if result is not None]
-
-    def _classify_file(self, file: ImageInput) -> Classification | LimnerError:
-        try:
-            return self.classify([file])[0]
-        except MediaError as error:
-            return error
 
     def _input_error(self, source: ImageInput) -> LimnerError | None:
         """Return the error of an input that is not the sentence or file that the model expects; None if valid."""

@@ -102,10 +102,8 @@ class HubSpace(HubModel):
                 known[id(image)] = self.vector_of(self.features_of([self.read(image)])[0])
             if on_progress is not None:
                 on_progress(done, len(inputs))
-        vectors, prompt = (
-            np.stack([known[id(image)] for image in inputs]),
-            CLIP_PROMPT * (self.config.model_type == "clip"),
-        )
+        vectors = np.stack([known[id(image)] for image in inputs])
+        prompt = CLIP_PROMPT if self.config.model_type == "clip" else ""
         cosines = (vectors * self.sentence_vectors(sentences)).sum(1)
         prompted = (vectors * self.sentence_vectors([prompt + text for text in sentences])).sum(1)
         scores = zip(self._scale * cosines + self._bias, 2.5 * prompted.clip(min=0), strict=True)

@@ -6,6 +6,8 @@ Messages state what was expected, what was found, where, and what to do; the com
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 _RUST_REASON = re.compile(r"([A-Z][\w' ]+) \(os error \d+\)")
 """Reason of the operating system within the message of a library in Rust."""
@@ -85,6 +87,14 @@ class MissingExtraError(LimnerError):
             f"{purpose} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
             f"or from a checkout: pip install -c constraints.txt '.[{extra}]'"
         )
+
+
+def extra_module(name: str, purpose: str, extra: str) -> Any:  # noqa: ANN401  (a module)
+    """Import a module of an extra; MissingExtraError if it, or a library that it binds, is not installed."""
+    try:
+        return import_module(name)
+    except (ImportError, OSError):  # OSError: soundfile is installed without the libsndfile library
+        raise MissingExtraError(purpose, extra) from None
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.errors import MediaError, MissingExtraError
+from limner.errors import MediaError, extra_module
 from limner.media.image import opened_media
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf"})
@@ -40,7 +40,7 @@ class AudioFile:
             MediaError: the file is missing, empty, truncated, not audio, or longer than `MAX_SECONDS`.
         """
         self.path = Path(path)
-        self._soundfile = soundfile_module("reading audio files")
+        self._soundfile = extra_module("soundfile", "reading audio files", "audio")
         _check_header(self.path)
         try:
             self._file: Any = self._soundfile.SoundFile(self.path)
@@ -86,15 +86,6 @@ class AudioFile:
 
     def _not_readable(self, error: Exception) -> MediaError:
         return MediaError(f"{self.path}: not a readable audio file ({error}); save it as WAV or FLAC")
-
-
-def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
-    """Import soundfile for a purpose; MissingExtraError if it, or the library that it binds, is not installed."""
-    try:
-        import soundfile
-    except (ImportError, OSError):  # OSError: the package is installed without the libsndfile library
-        raise MissingExtraError(need, "audio") from None
-    return soundfile
 
 
 def _check_header(path: Path) -> None:

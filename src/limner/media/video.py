@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from limner.bounds import Count, Frames
-from limner.errors import MediaError, MissingExtraError
+from limner.errors import MediaError, extra_module
 from limner.media.image import MAX_PIXELS, opened_media
 from limner.settings import Settings
 
@@ -49,7 +49,7 @@ def read_frames(path: Path | str, sampling: FrameSampling) -> list[Image.Image]:
         MissingExtraError: PyAV is not installed.
         MediaError: the file is missing, empty, damaged, truncated, has no video, or its frames are too large.
     """
-    av = av_module("reading video files")
+    av = extra_module("av", "reading video files", "video")
     with opened_media(path, "video") as file:
         if not os.fstat(file.fileno()).st_size:
             raise MediaError(f"{path}: the file is empty (0 bytes); copy it again from its source or remove it")
@@ -86,18 +86,9 @@ def choose(index: _Index, sampling: FrameSampling) -> list[int]:
     return sorted({times[max(0, bisect.bisect_right(times, segment_time) - 1)] for segment_time in segment_times})
 
 
-def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)
-    """Import PyAV for a purpose; MissingExtraError if it is not installed."""
-    try:
-        import av
-    except ImportError:
-        raise MissingExtraError(need, "video") from None
-    return av
-
-
 def _video_stream(container: Any, path: Path | str) -> Any:  # noqa: ANN401 (PyAV is optional)
     """Return the first video stream that is not the cover image of an audio file."""
-    av = av_module("reading video files")
+    av = extra_module("av", "reading video files", "video")
     cover = av.stream.Disposition.attached_pic
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.bounds import Bounds, Few, Order
-from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
+from limner.errors import RunError, SettingsError, TrainingError, extra_module
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.progress import StageProgress
 from limner.settings import Settings
@@ -147,7 +147,7 @@ class PhraseBased(nn.Module):
         Raises:
             TrainingError: no known words could be aligned.
         """
-        require_compiler()
+        extra_module("numba", "phrase-based translation", "smt")
         from limner.smt.features import DEFAULT_WEIGHTS
 
         on_progress("language model", 0, 1)
@@ -236,7 +236,7 @@ class PhraseBased(nn.Module):
 
     def _build(self) -> System:
         """Build the arrays and hash tables that compiled code reads from the buffers."""
-        require_compiler()
+        extra_module("numba", "phrase-based translation", "smt")
         from limner.smt.features import Limits, build_tables
         from limner.smt.system import System
 
@@ -282,14 +282,6 @@ class PhraseBased(nn.Module):
                 setattr(self, name, buffer.new_empty(state_dict[name].shape))
         self._system = None
         return super().load_state_dict(state_dict, strict, assign)
-
-
-def require_compiler() -> None:
-    """Check that Numba is installed; MissingExtraError if not."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("phrase-based translation", "smt") from None
 
 
 def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -> None:

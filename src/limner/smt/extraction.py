@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from limner.compiled import compiled
-from limner.errors import MissingExtraError
+from limner.errors import extra_module
 from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP, Bools, Floats, Ints
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -40,10 +40,7 @@ def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], mo
 
 def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str) -> list[Bools]:
     """Align every target word with one source word or none: Viterbi alignments of the model, (S, T) for each pair."""
-    try:
-        from thot import alignment as thot
-    except ImportError:
-        raise MissingExtraError("word alignments need sil-thot", "smt") from None
+    thot = extra_module("thot.alignment", "word alignments need sil-thot", "smt")
     pairs = [([*map(str, source)], [*map(str, target)]) for source, target in zip(sources, targets, strict=True)]
     trained: Any = thot.Ibm1AlignmentModel()
     for source, target in pairs:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.examples import Item, ItemSentence
+from limner.errors import extra_module
 from limner.files.yaml_text import read_resource
-from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
 from limner.synthetic.storage import GeneratedSettings
 
@@ -96,7 +96,7 @@ class Sound:
 def _write(folder: Path, name: str, samples: Samples, rate: int) -> str:
     """Write a WAV file below a folder; return its path in the collection."""
     audio = f"{AUDIO.folder}/{name}.wav"
-    soundfile_module("writing sounds").write(folder / audio, samples, rate, subtype="PCM_16")
+    extra_module("soundfile", "writing sounds", "audio").write(folder / audio, samples, rate, subtype="PCM_16")
     return audio
 
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from importlib import import_module
 from math import floor
 from pathlib import Path
 from random import Random
@@ -20,7 +19,7 @@ import numpy as np
 from limner.bounds import Few, Folds, Half, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import MissingExtraError, SettingsError
+from limner.errors import SettingsError, extra_module
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.metrics.classification import ACCURACY, accuracy_statistics
 from limner.metrics.significance import approximate_randomisation
@@ -293,7 +292,4 @@ def classify_bags_of_words(
 
 
 def _sklearn(name: str) -> Any:  # noqa: ANN401  (a module without types)
-    try:
-        return import_module(f"sklearn.{name}")
-    except ImportError:
-        raise MissingExtraError("a bag-of-words baseline", "words") from None
+    return extra_module(f"sklearn.{name}", "a bag-of-words baseline", "words")

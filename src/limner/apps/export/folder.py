@@ -21,13 +21,13 @@ from limner.apps.export.record import (
     verify_model,
     without_weights,
 )
-from limner.errors import MissingExtraError, SettingsError
+from limner.errors import SettingsError, extra_module
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.files import atomic_write, read_bytes, sync, write_error
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer, has_kernel
 from limner.models import Model
-from limner.models.phrase_based import PhraseBased, require_compiler
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import ConditionalLMSettings, CountBasedModel, PairRanker
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
@@ -85,11 +85,8 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     replaced. `backbone` is the new place of the network that computed the features, if it has moved since the training.
     """
     run, out = Path(run), claim_export(Path(out))
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("exporting a model", "export") from None
+    for module in ("onnx", "onnxruntime"):
+        extra_module(module, "exporting a model", "export")
     trained = load_trained_model(run)
     name = trained.recipe.model.name
     if reason := refusal(trained.recipe.model, trained.model, labels=trained.recipe.data.lang in LABEL_LANGUAGES):
@@ -146,7 +143,7 @@ def export_language_model(run: Path | str, out: Path | str) -> int:
             f"{run}: model '{trained.recipe.model.name}' has no n-gram language model; name a phrase-based run, or "
             "choose --format onnx"
         )
-    require_compiler()
+    extra_module("numba", "phrase-based translation", "smt")
     from limner.smt.arpa import write_arpa
 
     model = trained.model.language_model()

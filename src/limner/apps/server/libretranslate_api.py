@@ -21,7 +21,7 @@ from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.apps.server.service import Result, ServiceEngine
-from limner.errors import MissingExtraError
+from limner.errors import extra_module
 from limner.generation.sentences import SENTENCE_END, is_outside_domain
 from limner.text.queries import LANGUAGE_NAMES
 
@@ -247,8 +247,6 @@ def _identifier(languages: tuple[str, ...]) -> LanguageIdentifier:
         identifier = copy(_identifier(()))
         identifier.set_languages(languages)
         return identifier
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise MissingExtraError("detecting languages", "serve") from None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    langid = extra_module("py3langid.langid", "detecting languages", "serve")
+    all_languages: LanguageIdentifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+    return all_languages

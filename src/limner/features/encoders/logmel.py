@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from limner.bounds import Bounds, Frequency, PositiveShare, Window
-from limner.errors import MediaError
+from limner.errors import MediaError, extra_module
 from limner.features.encoders.base import EncoderInput
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
-from limner.media.audio import AudioFile, Samples, soundfile_module
+from limner.media.audio import AudioFile, Samples
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import AUDIO
 from limner.settings import Settings
@@ -80,7 +80,7 @@ class LogMelBackbone:
     modality = AUDIO
 
     def __init__(self, settings: LogMelSettings | None = None) -> None:
-        soundfile_module("reading audio files")
+        extra_module("soundfile", "reading audio files", "audio")
         self.settings = settings or LogMelSettings()
         bands, frames = self.settings.bands, self.settings.frames
         spec = FeatureSpec(

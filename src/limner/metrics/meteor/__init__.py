@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
-from limner.errors import MissingExtraError
+from limner.errors import extra_module
 from limner.metrics.base import Metric, MetricUnavailable, References, Statistics
 from limner.metrics.meteor import data
 from limner.metrics.meteor.data import FIELDS, LANGUAGES, meteor_value, meteor_values
@@ -45,10 +43,7 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     if lang not in LANGUAGES:
         raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
     data.folder()
-    try:
-        search: Any = import_module("limner.metrics.meteor.alignment")
-    except ImportError:
-        raise MissingExtraError("METEOR", "coco") from None
+    search = extra_module("limner.metrics.meteor.alignment", "METEOR", "coco")
     pairs = [
         (_clean(hypothesis), _clean(reference))
         for hypothesis, group in zip(hypotheses, references, strict=True)

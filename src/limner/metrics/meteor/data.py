@@ -10,7 +10,6 @@ import gzip
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
@@ -18,7 +17,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.errors import MissingExtraError
+from limner.errors import extra_module
 from limner.metrics.base import Statistics
 
 ARCHIVE = "meteor-1.5.jar"
@@ -30,10 +29,7 @@ BLOCK = 1 << 24  # bytes of the paraphrase table that are searched at once
 
 def folder() -> Path:
     """Return the folder of the data files; MissingExtraError if the extra `coco` is not installed."""
-    try:
-        program = import_module("pycocoevalcap.meteor.meteor")
-    except ImportError:
-        raise MissingExtraError("METEOR", "coco") from None
+    program = extra_module("pycocoevalcap.meteor.meteor", "METEOR", "coco")
     return Path(str(program.__file__)).resolve().parent
 
 

@@ -11,14 +11,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.errors import MissingExtraError
+from limner.errors import extra_module
 from limner.files.yaml_text import read_resource
 from limner.metrics.meteor import data
 from limner.metrics.meteor.data import PARAPHRASE
@@ -104,10 +103,8 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
 def _stemmer(lang: str) -> Any:  # noqa: ANN401  (an untyped class)
     # The classes in Python, not PyStemmer: their version is the one that is pinned.
     name = STEMMERS[lang]
-    try:
-        return getattr(import_module(f"snowballstemmer.{name.lower()}_stemmer"), f"{name}Stemmer")()
-    except ImportError:
-        raise MissingExtraError("METEOR", "coco") from None
+    module = extra_module(f"snowballstemmer.{name.lower()}_stemmer", "METEOR", "coco")
+    return getattr(module, f"{name}Stemmer")()
 
 
 def _stems(lang: str, words: Iterable[str]) -> list[int]:

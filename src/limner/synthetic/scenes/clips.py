@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 
 from limner.bounds import Bounds, CountOrNone, Probability
 from limner.data.examples import Item, Track
-from limner.media.video import av_module
+from limner.errors import extra_module
 from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
 from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
@@ -194,7 +194,7 @@ def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) ->
     Return the box of the object in each frame, hidden parts included; and `visible` or `hidden` for each frame of a
     clip with an obstacle, nothing for other clips.
     """
-    av = av_module("writing clips")
+    av = extra_module("av", "writing clips", "video")
     track: list[Box] = []
     labels: list[str] = []
     with av.open(str(target), "w", format="mp4", options=CONTAINER) as file:

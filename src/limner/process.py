@@ -123,23 +123,20 @@ def available_memory(device: torch.device | None = None) -> int | None:
 
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
-    limits = [free for free in (_machine_memory(), _control_group_memory()) if free is not None]
-    return min(limits, default=None)
+    limits = _memory_entry(_MEMORY_INFORMATION, "MemAvailable:"), _control_group_memory()
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def peak_memory() -> int | None:
     """Return the largest memory of this process in bytes, without the memory of its parent; None if it is not known."""
-    try:
-        lines = read_bytes(Path("/proc/self/status")).decode().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):  # not Linux
-        return None
+    return _memory_entry(Path("/proc/self/status"), "VmHWM:")
 
 
-def _machine_memory() -> int | None:
+def _memory_entry(file: Path, name: str) -> int | None:
+    """Return an entry of a file of the kernel in bytes; None if there is none."""
     try:
-        lines = read_bytes(_MEMORY_INFORMATION).decode().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+        lines = read_bytes(file).decode().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
     except (OSError, StopIteration, ValueError, IndexError):  # not Linux
         return None
 

@@ -28,13 +28,13 @@ from limner.data.examples import Item
 from limner.data.items_table import WRITER_KEY, Changes, merge_all, stored_batch
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import ItemSpool, append_rows, create_table, overwrite_rows
-from limner.errors import CollectionError, system_reason
+from limner.errors import CollectionError
 from limner.files import LOCK_FILE, is_file, locked, open_file
 from limner.progress import Progress
 from limner.storage.hashes import RowsById
-from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished, unfinished
+from limner.storage.lance_tables import remove_unfinished, unfinished, write_errors_raised_as
 from limner.storage.outputs import require_name, require_outside
-from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable
+from limner.storage.places import is_remote, place, this_writer
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ PART = 8 << 20
 """Bytes of a file that are in memory while it is copied."""
 ATTEMPTS = 5
 """Maximum number of merges with a collection in an object store while other processes write to it."""
+_REPEAT = (
+    "check the place, its permissions and the free disk space, then repeat the command, which adds what is missing"
+)
 
 
 class CollectionWriter:
@@ -74,7 +77,7 @@ class CollectionWriter:
         for split in {item.split for item in items} - self._names:
             self._names.add(require_name(split, f"{self.path}: the split", CollectionError))
         if items:
-            with _explain_write_errors(self.path):
+            with write_errors_raised_as(CollectionError, self.path, _REPEAT):
                 if self._spool is None:
                     self._spool = self._open()
                 self._spool.add(items)
@@ -86,7 +89,7 @@ class CollectionWriter:
             CollectionError: the path leaves the folder, or the disk cannot be written.
         """
         self._require_inside(name)
-        with _explain_write_errors(self.path):
+        with write_errors_raised_as(CollectionError, self.path, _REPEAT):
             if self._spool is None:
                 self._spool = self._open()
             file = self._folder / "written" / name
@@ -104,7 +107,7 @@ class CollectionWriter:
             self._require_inside(name)
         if self._spool is None:
             raise CollectionError(f"{self.path}: there are no items to write")
-        with _explain_write_errors(self.path):
+        with write_errors_raised_as(CollectionError, self.path, _REPEAT):
             self._spool.close()
             for _ in range(ATTEMPTS):
                 try:
@@ -338,16 +341,3 @@ def _remove_leftovers(path: Path) -> None:
     for leftover in _leftovers(path):
         logger.info("%s: removing the temporary folder of an interrupted write", leftover)
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-@contextmanager
-def _explain_write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except store_errors(path, WRITE_ERRORS) as error:
-        if (lost := unreachable(path, error)) is not None:
-            raise lost from None
-        raise CollectionError(
-            f"{path}: cannot be written ({system_reason(error)}); check the place, its permissions and the free disk "
-            "space, then repeat the command, which adds what is missing"
-        ) from error

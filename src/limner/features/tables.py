@@ -8,22 +8,21 @@ all processes share, not in an object store.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limner.data.collection import FEATURES
-from limner.errors import FeatureError, SettingsError, system_reason
+from limner.errors import FeatureError, SettingsError
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.files.structured import StructureError, parse_json
 from limner.storage.hashes import CHECKSUM, IdSet, infinite_rows, row_checksums
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_raised_as, open_table
+from limner.storage.lance_tables import damage_raised_as, open_table, write_errors_raised_as
 from limner.storage.outputs import require_name
-from limner.storage.places import is_remote, storage_options, unreachable
+from limner.storage.places import is_remote, storage_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +32,7 @@ COLUMNS = ["id", "values", CHECKSUM]
 _SPEC_KEY = b"limner.spec"
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 2**27
+_RESUME = "features stored before are intact: free disk space and run the same command again"
 _REPAIR = "run 'limner features' again with the options of this table, which computes damaged rows anew"
 
 
@@ -165,7 +165,7 @@ class _ChunkWriter(ABC):
         if not self._ids:
             return
         table = arrow_table(self.spec, self._ids, np.stack(self._values))
-        with _write_errors(self.path):
+        with write_errors_raised_as(FeatureError, self.path, _RESUME):
             if not is_remote(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._write(table, "append" if table_exists(self.path) else "create")
@@ -217,20 +217,6 @@ class FragmentWriter(_ChunkWriter):
         self.fragments += [fragment.to_json() for fragment in written]
 
 
-@contextmanager
-def _write_errors(path: Path) -> Iterator[None]:
-    """Convert Lance's errors in writing a table to FeatureError."""
-    try:
-        yield
-    except WRITE_ERRORS as error:
-        if (lost := unreachable(path, error)) is not None:
-            raise lost from None
-        raise FeatureError(
-            f"{path}: cannot be written ({system_reason(error)}); features stored before are intact: free disk space "
-            "and run the same command again"
-        ) from None
-
-
 def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment]) -> int:
     """Add fragments that `FragmentWriter` has written to a table in one commit, which creates the table if it is
     missing.
@@ -257,7 +243,7 @@ def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment
             new.append(FragmentMetadata.from_json(to_json(fragment)))
     if not new:
         return lost
-    with _write_errors(path):
+    with write_errors_raised_as(FeatureError, path, _RESUME):
         if dataset is None:
             lance.LanceDataset.commit(str(path), lance.LanceOperation.Overwrite(arrow_schema(spec), new))
         else:

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limner.errors import LimnerError, SettingsError
+from limner.errors import LimnerError, SettingsError, system_reason
 from limner.files.structured import read_json_file
 from limner.settings import Settings
-from limner.storage.places import is_remote, storage_options, unreachable
+from limner.storage.places import is_remote, storage_options, store_errors, unreachable
 
 Record = TypeVar("Record", bound=Settings)
 
-WRITE_ERRORS = (OSError, ValueError, RuntimeError)
-"""Exceptions of Lance and Arrow for tables that cannot be written."""
 _LANCE_DETAILS = re.compile(r"(External error: )?LanceError\(\w+\): (Generic \w+ error: )?|, [^ ,]+\.rs:\d+:\d+")
 _HINT = "_versions/latest_version_hint.json"
 
@@ -39,6 +37,17 @@ def damage_raised_as(error_of: Callable[[str], LimnerError], path: Path | None =
         if type(error).__name__ != "PanicException":  # of PyO3, which has no importable class
             raise
         raise error_of(_first_line(error)) from None
+
+
+@contextmanager
+def write_errors_raised_as(error_type: type[LimnerError], path: Path, remedy: str) -> Iterator[None]:
+    """Convert the exceptions of Lance, Arrow and clients of stores where a table cannot be written."""
+    try:
+        yield
+    except store_errors(path, (OSError, ValueError, RuntimeError)) as error:
+        if (lost := unreachable(path, error)) is not None:
+            raise lost from None
+        raise error_type(f"{path}: cannot be written ({system_reason(error)}); {remedy}") from error
 
 
 def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)

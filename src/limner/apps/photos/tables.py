@@ -7,8 +7,8 @@ update the state of both tables is recorded, so that a missing, older or foreign
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
@@ -24,7 +24,7 @@ from limner.errors import DamagedIndexError, FolderError, WriteError, system_rea
 from limner.features.spec import FeatureArray
 from limner.storage.hashes import CHECKSUM
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_raised_as, open_table, state_of
+from limner.storage.lance_tables import damage_raised_as, open_table, state_of, write_errors_raised_as
 
 FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
@@ -268,16 +268,10 @@ def delete_images(index: Path, digests: Sequence[bytes]) -> None:
             table.delete(f"digest IN ({names})")
 
 
-@contextmanager
-def write_errors(index: Path) -> Iterator[None]:
+def write_errors(index: Path) -> AbstractContextManager[None]:
     """Convert the errors of Lance for tables that cannot be written to WriteError."""
-    try:
-        yield
-    except WRITE_ERRORS as error:
-        raise WriteError(
-            f"{index}: the index cannot be written ({system_reason(error)}); what was written before is kept: free "
-            "disk space, and repeat the command"
-        ) from None
+    remedy = "what was written before is kept: free disk space, and repeat the command"
+    return write_errors_raised_as(WriteError, index, remedy)
 
 
 def _checksum(*values: object) -> int:

@@ -184,15 +184,9 @@ def match_scores(
         )
         for direction, queries in directions.items()
     )
-    return ShortlistEvaluation(
-        areas,
-        RecallCurves(
-            **{name: ranks.match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}
-        ),
-        RecallCurves(
-            **{name: ranks.chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
-        ),
-    )
+    curves = {name: ranks.match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}
+    chance = {name: ranks.chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
+    return ShortlistEvaluation(areas, RecallCurves(**curves), RecallCurves(**chance))
 
 
 def _record(

@@ -101,9 +101,7 @@ def anchor_grid(height: int, width: int, shapes: Tensor) -> Tensor:
     Returns:
         Boxes (H W k, 4): rows of locations from the top, the anchors of a location adjacent.
     """
-    y, x = (
-        (torch.arange(size, dtype=shapes.dtype, device=shapes.device) + 0.5) / size for size in (height, width)
-    )  # centres of the locations
+    y, x = ((torch.arange(size).to(shapes) + 0.5) / size for size in (height, width))  # centres of the locations
     parts = (x[None, :, None], y[:, None, None], shapes[:, 0], shapes[:, 1])
     return torch.stack([part.expand(height, width, len(shapes)) for part in parts], -1).reshape(-1, 4)
 
@@ -178,9 +176,8 @@ class LocalisationNetwork(nn.Module):
         super().__init__()
         self.settings = settings
         self.shapes: Tensor
-        self.register_buffer(
-            "shapes", anchor_shapes(settings.anchor_scales, settings.anchor_ratios), persistent=False
-        )  # (k, 2)
+        shapes = anchor_shapes(settings.anchor_scales, settings.anchor_ratios)  # (k, 2)
+        self.register_buffer("shapes", shapes, persistent=False)
         self.convolution = nn.Conv2d(channels, settings.filters, 3, padding=1)
         self.output = nn.Conv2d(settings.filters, 5 * len(self.shapes), 1)
         nn.init.normal_(self.output.weight, std=0.01)

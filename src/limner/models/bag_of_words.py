@@ -66,9 +66,8 @@ class BagOfWords(nn.Module):
         if self.flat:
             shapes = {"pooled": (math.prod(shapes["maps"]),)}
         self.image_encoder = ImageEncoder(shapes, settings.image_encoder)
-        self.units = nn.Linear(
-            self.image_encoder.dim, self.vocab_size - SPECIAL_TOKENS.eos
-        )  # no unit for <pad> and <s>
+        units = self.vocab_size - SPECIAL_TOKENS.eos  # none for <pad> and <s>
+        self.units = nn.Linear(self.image_encoder.dim, units)
         nn.init.normal_(self.units.weight, std=settings.init_std)
         nn.init.constant_(self.units.bias, -math.log(self.vocab_size))
 

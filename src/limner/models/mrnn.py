@@ -128,11 +128,8 @@ class MRNN(EncodedImages, nn.Module):
         self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if parts.multimodal_word else None  # V_w
         self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)  # V_r
         self.multimodal_bias = nn.Parameter(torch.zeros(multimodal))  # b_m
-        self.image_encoder = (
-            ImageEncoder(inputs.feature_shapes, settings.image_encoder)
-            if parts.image_in_rnn or parts.image_in_multimodal
-            else None
-        )
+        reads_image = parts.image_in_rnn or parts.image_in_multimodal
+        self.image_encoder = ImageEncoder(inputs.feature_shapes, settings.image_encoder) if reads_image else None
         image_dim = self.image_encoder.dim if self.image_encoder else 0
         self.visual_in_rnn = nn.Linear(image_dim, hidden, bias=False) if parts.image_in_rnn else None  # V_I^(1)
         has_own_matrix = parts.image_in_multimodal == "V_I"

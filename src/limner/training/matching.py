@@ -59,9 +59,8 @@ def contrastive_loss(cosines: Tensor, owners: Tensor, margin: float, *, hardest:
     positive[rows, owners] = True
     images = (margin + cosines - matching[:, None]).clamp(min=0).masked_fill(positive, 0)  # (S, I): I' for each w
     same_image = owners[:, None] == owners[None, :]
-    sentences = (
-        (margin + cosines[:, owners].t() - matching[:, None]).clamp(min=0).masked_fill(same_image, 0)
-    )  # (S, S): w'
+    hinges = (margin + cosines[:, owners].t() - matching[:, None]).clamp(min=0)  # (S, S): w'
+    sentences = hinges.masked_fill(same_image, 0)
     if hardest:
         return (images.amax(1) + sentences.amax(1)).mean()
     return (images.sum(1) + sentences.sum(1)).mean()

@@ -85,10 +85,7 @@ def score(
         return print_json(records)
     from limner.metrics.base import format_value
 
-    is_space = "clip_score" in records[0]
-    names = (
-        ("score", "clip_score") if is_space else ("log_prob", "perplexity", *([] if ratios is None else ["log_ratio"]))
-    )
+    names = [name for name in ("score", "clip_score", "log_prob", "perplexity", "log_ratio") if name in records[0]]
     echo(tab_separated(*(name.replace("_", "-") for name in names), "sentence"))
     for record in records:
         values = [format_value(record[name]) if name == "perplexity" else f"{record[name]:.2f}" for name in names]

@@ -136,11 +136,8 @@ class ImportReport:
     def lines(self) -> list[str]:
         """Lines of text that summarise the import."""
         changes = self.changes
-        annotations = (
-            f", {counted(self.regions, 'region')}, {counted(self.phrases, 'phrase')}"
-            if self.regions or self.phrases
-            else ""
-        )
+        regions, phrases = counted(self.regions, "region"), counted(self.phrases, "phrase")
+        annotations = f", {regions}, {phrases}" if self.regions or self.phrases else ""
         summary = (
             f"{self.collection}: read {counted(self.items, 'item')} with {counted(self.sentences, 'sentence')}"
             f"{annotations} ({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"

@@ -241,10 +241,7 @@ def import_collection(
     tally = importer.tally
     for name, count in Collection.open(target).splits().items():
         tally.note_few(name, count, "items")
-    counts = importer.counts
-    return ImportReport(
-        importer.target, counts["items"], counts["sentences"], counts["regions"], counts["phrases"], changes, tally
-    )
+    return ImportReport(importer.target, **importer.counts, changes=changes, tally=tally)
 
 
 class _Importer:

@@ -13,7 +13,9 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
+from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, words_of_inputs
+from limner.generation.request import Request
 from limner.generation.sentences import (
     COPIED_CHARACTERS,
     COPIED_SOURCE,
@@ -29,8 +31,9 @@ from limner.generation.sentences import (
 from limner.inference.base import TextGenerator, require_sentences
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate
+from limner.inference.generate import features_port, request_batches
 from limner.inference.new_images import new_item
+from limner.inference.search_translations import search_translations
 from limner.media.image import ImageInput
 from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress
@@ -99,12 +102,18 @@ class Translator(TextGenerator):
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
         inputs = [source._replace(must_include=words[row]) for row, source in zip(rows, inputs, strict=True)]
         effect, empty = UNKNOWN_SOURCE, EMPTY_TRANSLATION
-        if isinstance(self.models[0].model, PhraseBased):
+        model = self.models[0].model
+        if isinstance(model, PhraseBased):
             effect = COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
             empty = empty._replace(features=tuple((name, 0.0) for name in FEATURES))
         warn_of_unknown_words(self.source.tokenizer, (source.source or "" for source in inputs), effect)
-        features = self.features_of(images_of_rows)
-        hypotheses = generate(self.models, inputs, features, settings, batch_size=batch_size, on_progress=on_progress)
+        if isinstance(model, PhraseBased):
+            hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)
+        else:
+            requests: list[Request] = [self.request(source, settings) for source in inputs]
+            engine = Engine(features_port(self.features_of(images_of_rows)), isolated=())
+            list(engine.run(request_batches(requests, batch_size), ahead=True, on_progress=on_progress))
+            hypotheses = [request.sentences for request in requests]
         translations = dict(zip(rows, hypotheses, strict=True))
         return all_translations(translations, len(sentences), settings.max_length, empty)
 

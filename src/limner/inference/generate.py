@@ -62,9 +62,7 @@ def generate(
         for source, prefix in zip(inputs, starts, strict=True)
     ]
     engine = Engine(features_port(features), isolated=())
-    lengths = [len(request.source_tokens or ()) for request in requests]
-    batches = [[requests[row] for row in rows] for rows in _batches(lengths, batch_size)]
-    list(engine.run(batches, ahead=True, on_progress=on_progress))
+    list(engine.run(request_batches(requests, batch_size), ahead=True, on_progress=on_progress))
     return [request.sentences for request in requests]
 
 
@@ -89,6 +87,12 @@ class Generate(Protocol):
         """Decode inputs; see `generate`."""
 
 
+def request_batches(requests: Sequence[Request], batch_size: int) -> list[list[Request]]:
+    """Group requests of similar length of their source sentences into batches of bounded memory."""
+    lengths = [len(request.source_tokens or ()) for request in requests]
+    return [[requests[row] for row in rows] for rows in _batches(lengths, batch_size)]
+
+
 def batches_of(model: TrainedModel, inputs: Sequence[GenerationInput], batch_size: int) -> list[list[int]]:
     """Return the rows of each batch of `generate`."""
     tokenizer = model.source_tokenizer
@@ -98,7 +102,6 @@ def batches_of(model: TrainedModel, inputs: Sequence[GenerationInput], batch_siz
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Group inputs of similar length of their source sentences into batches of bounded memory."""
     return list(bounded_batches(sorted(range(len(lengths)), key=lengths.__getitem__), lengths, batch_size))
 
 

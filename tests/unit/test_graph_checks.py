@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from threading import Event, get_ident
+from threading import Event, current_thread
 
 import numpy as np
 import onnxruntime
@@ -177,11 +177,11 @@ def test_one_thread_computes_what_is_computed_one_after_another():
     with pytest.raises(TimeoutError):
         graphs.within(0.01, busy.wait, lambda: None)
     for _ in range(9):
-        threads.append(graphs.within(60, get_ident, lambda: None))
+        threads.append(graphs.within(60, current_thread, lambda: None))
         with pytest.raises(ZeroDivisionError):
             graphs.within(60, lambda: 1 / 0, lambda: None)
     busy.set()
-    assert len({*threads}) < len(threads) and get_ident() not in threads
+    assert len({*threads}) < len(threads) and current_thread() not in threads
 
 
 def test_an_endless_graph_ends_at_the_limit(short):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice, pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from limner.data.collection import Collection
+from limner.errors import RunError
 from limner.inference.load import load
 from limner.media.image import ImageInput
 from limner.process import peak_memory
@@ -32,16 +34,30 @@ class Cost(NamedTuple):
     """Largest memory of the process, in bytes; None on systems that do not report it."""
 
 
-def measure_cost(run: Path, collection: Collection, split: str) -> Cost:
-    """Measure a captioner in a new process; RunError for a model that generates no sentences."""
+def measure_cost(run: Path, collection: Collection, split: str) -> Cost | None:
+    """Measure a model in a new process; None for a model that describes no images, or a split without images.
+
+    Raises:
+        RunError: the process cannot run, for example because its main program has no `if __name__ == "__main__":`.
+    """
     items = islice((item for item in collection.items(split) if item.image is not None), IMAGES)
     images = [collection.media_source(item) for item in items]
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_measure, Path(local_folder(run)), images).result()
+    if not images:
+        return None
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(_measure, Path(local_folder(run)), images).result()
+    except BrokenProcessPool:
+        raise RunError(
+            f"{run}: the process that measures it has ended; in a program of your own, call limner under "
+            "'if __name__ == \"__main__\":'"
+        ) from None
 
 
-def _measure(run: Path, images: Sequence[ImageInput]) -> Cost:
+def _measure(run: Path, images: Sequence[ImageInput]) -> Cost | None:
     captioner: Any = load(run)
+    if not hasattr(captioner, "describe"):
+        return None
     captioner.describe(images[:1], log_cut_off=False)
     times = [time.perf_counter()]
     for image in images:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -148,32 +149,37 @@ def describe(
     if stored is not None:
         stored.begin_tables(columns)
     opened = caption_output(output, kind, columns, ranked=change_decoding(captioner.decoding, decoding).n_best > 1)
-    described, errors = _write(zip(files, results, strict=True), len(files), opened, stored, captioner.lang)
+    errors: list[LimnerError] = [] if stored is None else stored.errors
+    with _writer(opened, len(files), stored, captioner.lang, errors) as (write_result, described):
+        for file, (_, result) in zip(files, results, strict=True):
+            write_result(file, result)
     if attention is not None and described:
         plot_captions(captioners, [runs[0], *(compare or ())], described, attention)
     if stored is not None:
         stored.report(captioner.lang)
-    if errors:
-        report_unreadable(errors, total)
+    report_unreadable(errors, total)
 
 
-def _write(
-    results: Iterable[Any], count: int, opened: AbstractContextManager[Any], stored: StoredCaptions | None, lang: str
-) -> tuple[list[tuple[Path, Sentence]], list[LimnerError]]:
-    """Write the captions of files as they are decided, and store them; return the best of each file, and all errors."""
+@contextmanager
+def _writer(
+    opened: AbstractContextManager[Any], count: int, stored: StoredCaptions | None, lang: str, errors: list[LimnerError]
+) -> Iterator[tuple[Callable[[Path, Any], None], list[tuple[Path, Sentence]]]]:
+    """Return a function that writes the captions of a file, or its error, and the list of the best captions."""
     best: list[tuple[Path, Sentence]] = []
-    errors: list[LimnerError] = [] if stored is None else stored.errors
     progress = progress_bar("describing", prints=True) if count > 1 else nullcontext(lambda done, total: None)
     with opened as write_caption, progress as bar:
-        for done, (file, (_, result)) in enumerate(results, 1):
+        done = itertools.count(1)
+
+        def write_result(file: Path, result: Any) -> None:  # noqa: ANN401
             write_caption(file, result)
             if stored is not None:
                 stored.store(file, result, lang)
             elif isinstance(result, LimnerError):
                 errors.append(result)
-            best += [(file, result[0])] if isinstance(result, list) else []
-            bar(done, count)
-    return best, errors
+            best.extend([(file, result[0])] if isinstance(result, list) else [])
+            bar(next(done), count)
+
+        yield write_result, best
 
 
 def _find_files(

@@ -285,11 +285,17 @@ def _evaluate_missing(runs: Sequence[Path], folder: Path, split: str) -> None:
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate_models
-    from limner.runs.records import save_evaluation, stored_evaluations
+    from limner.runs.records import load_evaluation, save_evaluation, stored_evaluations
 
+    fingerprint = Collection.open(folder).fingerprint()
     for run in runs:
         if stored_evaluations(run, split):
-            continue
+            if load_evaluation(run, split).fingerprint == fingerprint:
+                continue
+            raise SettingsError(
+                f"{run}: its results of split '{split}' are of another collection than {folder}; run 'limner evaluate' "
+                "on it, or leave out --collection"
+            )
         if model_type(Path(local_folder(run))) is not None:
             result = _evaluate_hub([run], folder, split, [], [], {}, {})
         else:
@@ -309,7 +315,8 @@ def _measure(runs: Sequence[Path], folder: Path, split: str) -> dict[str, Cost]:
     items = {run: load_evaluation(run, split).items for run in runs}
     with terminal.activity("measuring time and memory"):
         opened = Collection.open(folder)
-        return {str(run): measure_cost(run, opened, split) for run in runs if items[run] and not items[run][0].source}
+        costs = {run: measure_cost(run, opened, split) for run in runs if items[run] and not items[run][0].source}
+    return {str(run): cost for run, cost in costs.items() if cost is not None}
 
 
 def _costs(costs: dict[str, Cost]) -> list[list[str]]:

@@ -53,10 +53,13 @@ def create_app(settings: ServerSettings, open_folder: FolderOpener, models: Mode
         engine = ServiceEngine(served, settings, open_indexes(settings, served, open_folder))
         app.state.engine = engine
         engine.start()
+        gc.collect()
         gc.freeze()  # a collection of cyclic garbage stops all threads: it leaves out what stays, models and modules
-        yield
-        await engine.stop()
-        gc.unfreeze()
+        try:
+            yield
+        finally:
+            await engine.stop()
+            gc.unfreeze()
 
     app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.keys = settings, Keys(read_keys(settings))

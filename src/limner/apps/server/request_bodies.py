@@ -7,6 +7,7 @@ import base64
 import logging
 import re
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar, get_args
 
@@ -146,9 +147,15 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
     return fields
 
 
+_CONVERTER = ThreadPoolExecutor(1, "convert bodies")
+"""Thread of large bodies: what is parsed takes several times their memory."""
+
+
 async def converted(function: Callable[[Content], Result], content: Content) -> Result:
-    """Return what a function makes of the content of a request, in a thread if it is large."""
-    return await asyncio.to_thread(function, content) if len(content) > LARGE else function(content)
+    """Return what a function makes of the content of a request; of large ones in a thread, one after the other."""
+    if len(content) <= LARGE:
+        return function(content)
+    return await asyncio.get_running_loop().run_in_executor(_CONVERTER, function, content)
 
 
 def _base64(content: bytes) -> str:

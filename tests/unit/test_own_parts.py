@@ -42,8 +42,8 @@ def test_a_registered_model_is_named_in_recipes_and_defined_again(registry):
         model = limner.register(own_model())
         recipe = limner.Recipe.parse({"model": {"name": "own", "width": 4}})
         assert MODELS[type(recipe.model)] is model and recipe.model.width == 4
-    with pytest.raises(SettingsError, match=r"model\.widht: unknown key; did you mean 'width'\?"):
-        limner.Recipe.parse({"model": {"name": "own", "widht": 4}})
+    with pytest.raises(SettingsError, match=r"model\.wdith_: unknown key; did you mean 'width'\?"):
+        limner.Recipe.parse({"model": {"name": "own", "wdith_": 4}})
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from limner.features.encoders.published_weights import (
 )
 from limner.features.preprocessing import adapt_preprocessing, read_image
 from limner.runtime.graphs import PIXELS
-from limner.runtime.manifest import BACKBONE_WEIGHTS
+from limner.runtime.manifest import BACKBONE_PREFIX
 
 VARIANT, SIZE, OPSET = "efficientnet-lite2", 300, 17
 LEVELS, DRAWN = 255, 200_000
@@ -102,7 +102,7 @@ class Quantizer:
                 "QLinearConv",
                 [
                     *self._scale(inputs.name, inputs.scale),
-                    self._add(f"{BACKBONE_WEIGHTS}{name}.convolution.weight", integers),
+                    self._add(f"{BACKBONE_PREFIX}{name}.convolution.weight", integers),
                     self._add(f"{name}.sizes", sizes),
                     self._add(f"{name}.zeros", np.zeros(channels, np.int8)),
                     *self._scale(name, scale)[1:],
@@ -133,7 +133,7 @@ class Quantizer:
         height, width = output.exact.shape[2:]
         weight, bias = (self.weights[f"{LAST}.convolution.{part}"] for part in ("weight", "bias"))
         self._dequantize(output, "real")
-        names = ["real", self._add(f"{BACKBONE_WEIGHTS}{LAST}.convolution.weight", weight), self._add("bias", bias)]
+        names = ["real", self._add(f"{BACKBONE_PREFIX}{LAST}.convolution.weight", weight), self._add("bias", bias)]
         limits = [self._add(f"limit {limit}", np.asarray(np.float32(limit))) for limit in (0, 6)]
         self.nodes.append(helper.make_node("Conv", names, ["linear"], kernel_shape=[1, 1]))
         self.nodes.append(helper.make_node("Clip", ["linear", *limits], ["maps"]))
@@ -155,7 +155,7 @@ class Quantizer:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
         onnx.checker.check_model(model)
         for tensor in model.graph.initializer:
-            if tensor.name.startswith(BACKBONE_WEIGHTS):
+            if tensor.name.startswith(BACKBONE_PREFIX):
                 onnx.external_data_helper.set_external_data(tensor, location="weights")
                 tensor.ClearField("raw_data")
         serialized: bytes = model.SerializeToString()

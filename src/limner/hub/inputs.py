@@ -53,10 +53,10 @@ class HubTokenizer(Tokenizer):
         """Wrap a tokenizer.
 
         Args:
-            tokenizer: tokenizer of transformers.
+            tokenizer: tokenizer of the transformers library.
             size: number V of tokens of the network.
             lang: language of the sentences.
-            is_source: whether the sentences are the input of a translator, which has the special tokens of the hub.
+            is_source: whether sentences are encoded for a translator, with the special tokens of the tokenizer.
         """
         self.settings = TextSettings(lang=lang, tokenise="space", level="bpe", lowercase=False, max_size=OFFSET + size)
         self.splitter = None

@@ -131,9 +131,9 @@ def available_statistics(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str,
 ) -> tuple[list[MetricStatistics], list[str]]:
-    """Compute the segment statistics of several metrics; see `sentence_statistics` for arguments and errors.
+    """Compute the segment statistics of the metrics that are available in this installation.
 
-    The second result has a line for each reason why metrics were left out.
+    The second result has a line for each reason why metrics were left out; see `sentence_statistics` for arguments.
     """
     require_metrics(metrics)
     references = check_corpus(hypotheses, references)

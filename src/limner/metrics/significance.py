@@ -120,7 +120,7 @@ def _exchanged_totals(
     """
     segments = len(first)
     height = max(1, BLOCK_BYTES // (8 * max(1, segments)))
-    kept, gained = second.sum(axis=0), first - second
+    second_total, difference = second.sum(axis=0), first - second
     for start in range(0, trials, height):
         size = min(height, trials - start)
-        yield kept + random.integers(2, size=(size, segments)) @ gained
+        yield second_total + random.integers(2, size=(size, segments)) @ difference

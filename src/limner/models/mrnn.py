@@ -179,7 +179,12 @@ class MRNN(EncodedImages, nn.Module):
         return Output(self.softmax(dropout(multimodal, self.settings.dropout, self.training)))
 
     def read(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute e(t), w(t) and r(t) at every position of tokens (B, T), (B, T, …), with V_I^(1) I (B, H) or None."""
+        """Compute e(t), w(t) and r(t) at every position, each (B, T, …).
+
+        Args:
+            tokens: (B, T).
+            image: V_I^(1) I, (B, H); None if the image has no part in the recurrence.
+        """
         rate = self.settings.dropout
         first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))
         word = dropout(word, rate, self.training)

@@ -42,10 +42,10 @@ from limner.runs.concepts import Concepts
 from limner.runtime.graphs import PIXELS, Graph, GraphModel, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
-    BACKBONE_WEIGHTS,
+    BACKBONE_PREFIX,
     ENCODER,
     EXPORT_AGAIN,
-    MODEL_WEIGHTS,
+    MODEL_PREFIX,
     SOURCE_TOKENIZER,
     STEP,
     TOKENIZER,
@@ -62,7 +62,7 @@ ImageFeatures = Mapping[str, NDArray[Any] | None]
 
 
 class GraphBackbone:
-    """The backbone of an exported model: a `limner.features.encoders.base.Backbone`, which checks its own features."""
+    """Backbone of an exported model, computed by its ONNX graph; RunError for features that are not finite."""
 
     modality = IMAGE
 
@@ -291,7 +291,7 @@ def _start_graphs(folder: Path, exported: Exported, names: Sequence[str]) -> dic
         @cache
         def read_model() -> dict[str, NDArray[Any]]:
             weights = safetensors.numpy.load(exported.files[manifest.weights])
-            return {MODEL_WEIGHTS + name: values.astype(np.float32) for name, values in weights.items()}
+            return {MODEL_PREFIX + name: values.astype(np.float32) for name, values in weights.items()}
 
         readers = {ENCODER: read_model, STEP: read_model}
     if manifest.backbone:
@@ -300,7 +300,7 @@ def _start_graphs(folder: Path, exported: Exported, names: Sequence[str]) -> dic
             weights = fold_normalisation(read_weights(manifest.backbone, manifest.backbone_sha256))
             kernels = {name: values for name, values in weights.items() if values.ndim == 4}
             return {
-                BACKBONE_WEIGHTS + name: values if name.startswith(LAST) else quantize_weights(values)[0]
+                BACKBONE_PREFIX + name: values if name.startswith(LAST) else quantize_weights(values)[0]
                 for name, values in kernels.items()
             }
 

@@ -23,7 +23,7 @@ MANIFEST = "generation.json"
 BACKBONE, ENCODER, STEP = "backbone.onnx", "encoder.onnx", "step.onnx"
 """Graphs: from pixels to features, from features to memory and first state, and from one token to the next."""
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
-MODEL_WEIGHTS, BACKBONE_WEIGHTS = "model.", "module."
+MODEL_PREFIX, BACKBONE_PREFIX = "model.", "module."
 """Prefixes of the names of weights that a graph does not contain."""
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a file of an exported model: the maximum of a protobuf message, in which graphs are stored."""

@@ -132,7 +132,7 @@ def _run() -> int:
         print_usage_error(_usage_message(error), command)
         return WRONG_USAGE
     except LimnerError as error:
-        print_error(name_options(str(error)))
+        print_error(replace_parameter_names(str(error)))
         return 1
     except ModuleNotFoundError as error:
         name = _named_command(sys.argv[1:])
@@ -165,7 +165,7 @@ def _named_command(arguments: Sequence[str]) -> str | None:
     return next((argument for argument in arguments if argument != VERBOSE), None)
 
 
-def name_options(message: str) -> str:
+def replace_parameter_names(message: str) -> str:
     """Name the options of the command as they are typed: --must-include in place of the parameter must_include."""
     command = COMMANDS.get(_named_command(sys.argv[1:]) or "")
     names = [] if command is None or command.callback is None else list(inspect.signature(command.callback).parameters)
@@ -209,7 +209,9 @@ def _global_options(
 class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        err.print(f"{record.levelname:8} {name_options(self.format(record))}", highlight=False, soft_wrap=True)
+        err.print(
+            f"{record.levelname:8} {replace_parameter_names(self.format(record))}", highlight=False, soft_wrap=True
+        )
 
 
 def _one_line(

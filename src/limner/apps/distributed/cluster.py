@@ -213,7 +213,7 @@ def require_ray() -> None:
 
 
 def require_folder(collection: Path) -> None:
-    """Raise SettingsError for a collection in an object store: the machines share its folder with the journal."""
+    """Check that a collection is a folder, which all machines share and which holds the journal, or SettingsError."""
     if is_remote(place(collection)):
         raise SettingsError(
             f"{place(collection)}: --ray needs a collection in a folder that all machines share, not in an object "

@@ -114,8 +114,8 @@ class _Actor:
         unit = int(batch["unit"][0])
         try:
             if self._compute is None:
-                opened: UnitJob = pickle.loads(self._job)
-                self._compute = opened.open()
+                job: UnitJob = pickle.loads(self._job)
+                self._compute = job.open()
             self._compute(unit)
         except LimnerError as error:
             return _outcome(unit, type(error).__name__, str(error))

@@ -38,7 +38,7 @@ from limner.runtime.manifest import (
     ENCODER,
     FORMAT,
     MANIFEST,
-    MODEL_WEIGHTS,
+    MODEL_PREFIX,
     SOURCE_TOKENIZER,
     STEP,
     TOKENIZER,
@@ -115,7 +115,7 @@ def add_graphs(run: Path, backbone: bytes | None = None) -> None:
     network, _ = _backbone_of(trained, None)
     recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size, fold=False)
     verify_model(trained, recorded)
-    weights = {MODEL_WEIGHTS + name for name in cast(nn.Module, trained.model).state_dict()}
+    weights = {MODEL_PREFIX + name for name in cast(nn.Module, trained.model).state_dict()}
     files = {ENCODER: without_weights(recorded.encoder, weights), STEP: without_weights(recorded.step, weights)}
     of_package = {"weights": WEIGHTS}
     if backbone is not None:

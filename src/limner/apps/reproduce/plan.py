@@ -144,7 +144,7 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
 
 
 def translator_of(job: ReproductionJob) -> TrainingRun | Path:
-    """The run for back-translation: the run of the settings, or the training run of the table's recipe."""
+    """Return the model for back-translation: `settings.back_translator`, or the training of the `reverse` recipe."""
     if job.settings.back_translator is not None:
         return job.settings.back_translator
     assert job.table.reverse is not None, "the table has a recipe of the opposite direction"

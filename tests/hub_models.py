@@ -25,6 +25,9 @@ SEQUENCES = {
     **{f"{part}_ffn_dim": 40 for part in ("encoder", "decoder")},
     "decoder_start_token_id": PAD,
 }
+CODES = ("<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE")  # the tokenizer adds the other 50 languages, and <mask>
+MBART = {"bos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": END, "vocab_size": 57 + len(WORDS)}
+MBART["init_std"] = 0.25  # with 0.3, a sentence ends at the last step, where the search differs from `generate`
 LLAMA = {**TOWER, "vocab_size": SIZE, "max_position_embeddings": 256, "initializer_range": 0.5, **IDS}
 SPACES = ("clip", "siglip", "siglip2", "metaclip_2", "chinese_clip")
 PROMPTED = ("smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "paligemma", "gemma3", "llava", "florence2")
@@ -130,7 +133,9 @@ def build_config(family: str) -> transformers.PreTrainedConfig:
     if family == "marian":
         return transformers.MarianConfig(**SEQUENCES)
     if family == "m2m_100":
-        return transformers.M2M100Config(**SEQUENCES)
+        return transformers.M2M100Config(**SEQUENCES | {"decoder_start_token_id": END})  # padding has no position
+    if family == "mbart":
+        return transformers.MBartConfig(**SEQUENCES | MBART)
     joint = {"text_config": text, "vision_config": VISION}
     if family == "siglip2":
         joint["vision_config"] = VISION | {"num_patches": 16}
@@ -143,7 +148,7 @@ def save_model(family: str, folder: Path, **generation: object) -> torch.nn.Modu
     """Write a tiny model with its tokenizer and preprocessing to a folder, and return it."""
     config = build_config(family)
     torch.manual_seed(1)
-    kind = {"marian": "AutoModelForSeq2SeqLM", "m2m_100": "AutoModelForSeq2SeqLM"}
+    kind = dict.fromkeys(("marian", "m2m_100", "mbart"), "AutoModelForSeq2SeqLM")
     kind |= dict.fromkeys(SPACES, "AutoModel")
     model = getattr(transformers, kind.get(family, "AutoModelForImageTextToText")).from_config(config).eval()
     if family == "gemma3":
@@ -151,6 +156,10 @@ def save_model(family: str, folder: Path, **generation: object) -> torch.nn.Modu
     if family not in SPACES:
         model.generation_config.update(**generation)
     model.save_pretrained(folder)
+    if family == "mbart":
+        vocabulary = [(code, 0.0) for code in CODES] + [(f"▁{word}", -1.0) for word in WORDS]
+        transformers.MBart50Tokenizer(vocabulary).save_pretrained(folder)
+        return model
     words = tokenizers.models.WordLevel({word: token for token, word in enumerate((*SPECIAL, *WORDS))}, "[UNK]")
     inner = tokenizers.Tokenizer(words)
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -14,7 +14,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # PaliGemma's processor
 CAPTIONERS = ("blip", "vision-encoder-decoder", "git")
-TRANSLATORS = ("marian", "m2m_100")
+TRANSLATORS = ("marian", "m2m_100", "mbart")
 SIZES = [(40, 50, 3), (40, 50, 3), (80, 50, 3)]
 RANDOM = np.random.default_rng(2)
 IMAGES = [Image.fromarray(RANDOM.integers(0, 255, size, dtype=np.uint8)) for size in SIZES]
@@ -26,10 +26,10 @@ CAPTIONS = ["a red dog", "the dog runs on the beach", "w3"]
 def pair(request, tmp_path_factory):
     """Our model and the library's, with the input of the library for all images or sentences."""
     folder = tmp_path_factory.mktemp("hub") / request.param
-    first = {"m2m_100": GERMAN, "florence2": START}
+    first = {"m2m_100": GERMAN, "mbart": GERMAN, "florence2": START}
     many = {"forced_bos_token_id": first[request.param]} if request.param in first else {}
     banned = {"bad_words_ids": [[PAD]]} if request.param == "marian" else {}
-    banned |= {"forced_eos_token_id": None} if request.param in ("marian", "florence2") else {}
+    banned |= {"forced_eos_token_id": None} if request.param in ("marian", "mbart", "florence2") else {}
     if request.param == "smolvlm":
         pytest.importorskip("num2words")
     theirs = save_model(request.param, folder, **many, **banned)
@@ -85,7 +85,7 @@ def test_sequences_and_scores_equal_generate(pair, width, early, penalty):
 def test_log_prob_of_a_caption_is_the_loss_of_the_model(pair):
     ours, theirs, inputs = pair
     if hasattr(ours, "translate"):
-        pytest.skip("limner score is for captions")
+        pytest.skip("limner score is for captions; a test of their own has the translators")
     (first, *_), (second, *_) = ours.score(IMAGES[:2], CAPTIONS[:1] * 2)
     assert abs(first - second) > 1e-5, "the image counts"
     for row, score in enumerate(ours.score(IMAGES, CAPTIONS)):
@@ -102,6 +102,23 @@ def test_log_prob_of_a_caption_is_the_loss_of_the_model(pair):
             loss = float(theirs(**pixels).loss)
         assert score[:2] == (pytest.approx(-loss * len(ids), abs=1e-4), len(ids))
         assert (score.perplexity, score.unknown) == (pytest.approx(2 ** (loss / np.log(2)), rel=1e-4), 0)
+
+
+def test_log_prob_of_a_translation_is_the_loss_of_the_model(pair):
+    ours, theirs, inputs = pair
+    if hasattr(ours, "describe"):
+        pytest.skip("limner score has the captions")
+    start, forced = theirs.generation_config.decoder_start_token_id, ours.network.forced
+    for row, sentences in enumerate(decode(ours, beam_size=3, n_best=3, max_length=10)):
+        for sentence in sentences:
+            ids = torch.tensor([[*ids_of(sentence), *[END] * sentence.ended]])
+            labels = ids.clone()
+            labels[0, : int(forced is not None)] = -100
+            source = {name: values[row : row + 1] for name, values in inputs.items()}
+            read = torch.cat([torch.tensor([[start]]), ids[:, :-1]], 1)
+            with torch.no_grad():
+                loss = float(theirs(**source, decoder_input_ids=read, labels=labels).loss)
+            assert sentence.log_prob == pytest.approx(-loss * int((labels >= 0).sum()), abs=1e-4)
 
 
 def loss_of(ours, theirs, row, ids):

@@ -26,7 +26,7 @@ from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import BackboneError, MissingExtraError, SettingsError
+from limner.errors import BackboneError, MissingExtraError, RunError, SettingsError
 from limner.evaluation.hub import evaluate_hub
 from limner.hub import generators as hub_generators
 from limner.hub import inputs
@@ -64,7 +64,7 @@ print(json.dumps([opened, int(counts["OutNoRoutes"]), int(counts["OutRequests"])
 def hub(tmp_path_factory):
     """Folder with a tiny model of each family."""
     place = tmp_path_factory.mktemp("models")
-    for family in ("blip", "clip", "idefics3", "marian", "m2m_100", "siglip"):
+    for family in ("blip", "clip", "idefics3", "marian", "m2m_100", "mbart", "siglip"):
         save_model(family, place / family, max_length=8)
     return place
 
@@ -407,9 +407,30 @@ def test_a_translator_of_many_languages_is_told_which(hub, command_line):
         load_served_models(ServerSettings.parse({"models": [str(hub / "m2m_100")]}))
 
 
+@pytest.mark.parametrize(("start", "to"), [("en", "de"), ("en_XX", "de_DE"), ("de", "en")])
+def test_languages_of_mbart_are_named_with_or_without_their_country(start, to, hub, command_line):
+    languages = ("--from", start, "--to", to)
+    _, printed, _ = command_line("translate", "the red dog", "--model", hub / "mbart", *languages)
+    codes = {"en": "en_XX", "de": "de_DE"}
+    network = transformers.AutoModelForSeq2SeqLM.from_pretrained(hub / "mbart")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hub / "mbart", src_lang=codes.get(start, start))
+    target = tokenizer.convert_tokens_to_ids(codes.get(to, to))
+    settings = {"forced_bos_token_id": target, "forced_eos_token_id": None, "max_new_tokens": 7}
+    expected = network.generate(**tokenizer("the red dog", return_tensors="pt"), **settings)
+    assert printed.strip() == tokenizer.decode(expected[0], skip_special_tokens=True)
+
+
+def test_the_first_mbart_is_refused(tmp_path):
+    save_model("mbart", tmp_path, decoder_start_token_id=5)
+    with pytest.raises(RunError, match="decoder_start_token_id is 5, expected 2; choose an mBART-50"):
+        limner.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("translate", "a", "--model", "{hub}/mbart"), "name one with to (limner translate --to)"),
+        (("translate", "a", "--model", "{hub}/mbart", "--to", "d"), "language 'd': not among"),
         (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),

@@ -158,15 +158,14 @@ class HubTranslator(HubGenerator, BaseTranslator):
         super().__init__(network, to or "")
         hub = load_part(network.folder, "AutoTokenizer")  # another instance: a target sentence changes its mode
         if to is not None:
-            network.forced = _language(hub, to)
+            network.forced = _language(hub, to)[1]
         elif network.forced is None and network.names_language:
             raise SettingsError(
                 f"{network.folder}: translates to several languages; name one with to (limner translate --to), or as "
                 "forced_bos_token_id in its generation_config.json"
             )
         if source is not None:
-            _language(hub, source)
-            hub.src_lang = source
+            hub.src_lang = _language(hub, source)[0]
         named = (getattr(hub, name, None) for name in ("src_lang", "source_lang"))
         self.source_lang = source or next(filter(None, named), "")
         self.lang = to or getattr(hub, "tgt_lang", None) or getattr(hub, "target_lang", None) or ""
@@ -177,13 +176,15 @@ class HubTranslator(HubGenerator, BaseTranslator):
         self.source_tokenizer = HubTokenizer(hub, size, self.source_lang, is_source=True)
 
 
-def _language(tokenizer: Any, lang: str) -> int:  # noqa: ANN401
-    """Return the token of a language, `deu_Latn` or `__de__`; SettingsError if there is none."""
+def _language(tokenizer: Any, lang: str) -> tuple[str, int]:  # noqa: ANN401
+    """Return the name of a language, and its token: `deu_Latn`, `__de__`, or the only `de_…` of `de`."""
     tokens, special = tokenizer.get_vocab(), {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
-    ids = [tokens[name] for name in (f"__{lang}__", *({lang} & special)) if name in tokens]
-    if not ids:
+    if names := [name for name in (f"__{lang}__", *({lang} & special)) if name in tokens]:
+        return lang, int(tokens[names[0]])
+    longer = [name for name in special if name.startswith(f"{lang}_")]
+    if len(longer) != 1:
         raise SettingsError(f"language '{lang}': not among the tokens of the model; name it as the model does")
-    return int(ids[0])
+    return longer[0], int(tokens[longer[0]])
 
 
 WORK = {

@@ -31,7 +31,7 @@ PURPOSES = {
     "words": "maps of word embeddings",
     "serve": "the service: limner serve",
     "export": "models as ONNX graphs: limner export",
-    "hub": "tokenizers of Marian and M2M-100, preprocessing of SmolVLM",
+    "hub": "tokenizers of Marian, M2M-100 and mBART-50, preprocessing of SmolVLM",
     "smt": "phrase-based translation",
     "scale": "work on several machines: --ray",
     "remote": "collections in object stores: s3://bucket/collection",

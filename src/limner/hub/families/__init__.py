@@ -6,6 +6,7 @@ from pathlib import Path
 
 from limner.errors import RunError, did_you_mean
 from limner.hub.families.joint_space import HubSpace
+from limner.hub.families.mbart import MBart50
 from limner.hub.families.prompted import Blip2, PromptedModel
 from limner.hub.families.unprompted import Blip, Git, TextTranslator, VisionEncoderDecoder
 from limner.hub.networks import HubModel
@@ -13,7 +14,7 @@ from limner.runs.pretrained import model_type
 
 FAMILIES: dict[str, type[HubModel]] = {
     name: family
-    for family in (Blip, Blip2, Git, HubSpace, PromptedModel, TextTranslator, VisionEncoderDecoder)
+    for family in (Blip, Blip2, Git, HubSpace, MBart50, PromptedModel, TextTranslator, VisionEncoderDecoder)
     for name in family.model_types
 }
 """Class of each `model_type`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -78,7 +78,8 @@ class TextTranslator(Sequence2Sequence):
     A forced first token names the target language of many-to-many models.
     """
 
-    model_types, task, kind = ("marian", "m2m_100"), "translate", "AutoModelForSeq2SeqLM"
+    model_types: ClassVar[tuple[str, ...]] = ("marian", "m2m_100")
+    task, kind = "translate", "AutoModelForSeq2SeqLM"
 
     @property
     def names_language(self) -> bool:

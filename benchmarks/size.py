@@ -42,7 +42,7 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of src": 60_230,
+    "lines of src": 60_240,
     "lines of files that six commands enter": 28_000,
     "files that six commands enter": 137,
     "photograph: functions": 206,

@@ -45,7 +45,7 @@ TODAY = {
     "lines of src": 60_240,
     "lines of files that six commands enter": 28_000,
     "files that six commands enter": 137,
-    "photograph: functions": 206,
+    "photograph: functions": 210,
     "request: calls": 1_000,
 }
 """Value above which no figure may grow: its limit, or where that is not reached what there is, with some room."""

@@ -99,6 +99,16 @@ def each(pattern: str, damage: Damage) -> Damage:
     return largest
 
 
+def every(pattern: str, damage: Damage) -> Damage:
+    """Return a function that damages all files that match a pattern below a folder."""
+
+    def all_files(path: Path) -> None:
+        for file in path.glob(pattern):
+            damage(file)
+
+    return all_files
+
+
 def change_json(**values: Any) -> Damage:
     """Return a function that changes keys of a JSON file; `a__b` is the key `b` in the object `a`."""
 

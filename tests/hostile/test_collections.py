@@ -1,7 +1,7 @@
 """Indexes and compaction of collections that are damaged, of something else, or named wrongly."""
 
 from cases import case, check_all
-from damage import each, folder, truncate
+from damage import every, folder, truncate
 
 INDEX = "index c --model captioner"
 SEARCH = "search 'a red ball' --model captioner --collection c"
@@ -43,7 +43,7 @@ test_compaction = check_all(
     case(
         "compact c",
         "pixels16",
-        files={"c/features/pixels16.lance/": each("_versions/*.manifest", truncate(0.5))},
+        files={"c/features/pixels16.lance/": every("_versions/*.manifest", truncate(0.5))},
         creates="c",
     ),
 )

@@ -5,11 +5,14 @@ import logging
 import os
 
 import pytest
+from toy_translation import text_collection
+from typer.testing import CliRunner
 
-import limner.apps.cli.evaluate  # noqa: F401  (adds the command)
+from limner.apps.cli import app
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare, compare_evaluations
 from limner.evaluation.comparison import ComparisonSettings
+from limner.evaluation.cost import measure_cost
 from limner.metrics import METRICS, Score, score_sentences
 from limner.metrics.significance import approximate_randomisation, holm
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
@@ -350,3 +353,16 @@ def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, monke
     status, stdout, message = command_line("compare", *arguments)
     assert (status, stdout) == (1, "")
     assert message.startswith("error:") and says in message
+
+
+def test_results_of_another_collection_are_neither_compared_nor_replaced(run_of, tmp_path):
+    runs = [run_of(name, evaluation()) for name in "ab"]
+    stored = [(run / "evaluation" / "test.json").read_bytes() for run in runs]
+    collection = text_collection(tmp_path / "another")
+    result = CliRunner().invoke(app, ["compare", *map(str, runs), "--collection", str(collection.path)])
+    assert result.exit_code == 1 and "of another collection than" in str(result.exception)
+    assert [(run / "evaluation" / "test.json").read_bytes() for run in runs] == stored
+
+
+def test_a_split_without_images_has_no_cost_of_captions(run_of, tmp_path):
+    assert measure_cost(run_of("a", evaluation()), text_collection(tmp_path / "texts"), "train") is None

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
-from threading import Event, current_thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, active_count, current_thread
+from time import monotonic, sleep
 
 import numpy as np
 import onnxruntime
@@ -232,3 +234,13 @@ def test_limits_are_numbers(name, value, monkeypatch):
         graphs.graph_limits()
     monkeypatch.undo()
     graphs.graph_limits.cache_clear()
+
+
+def test_few_threads_wait_for_the_next_graph():
+    before, ready = active_count(), Barrier(40)
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(lambda _: graphs.within(60, ready.wait, lambda: None), range(40)))
+    deadline = monotonic() + 20  # threads end after their results
+    while active_count() > before + graphs.MAX_WAITING and monotonic() < deadline:
+        sleep(0.01)
+    assert active_count() <= before + graphs.MAX_WAITING

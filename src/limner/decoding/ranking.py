@@ -51,7 +51,7 @@ class HypothesisLists:
         *,
         ended: bool,
     ) -> None:
-        """Add the hypotheses at indices `n` and `k` of a beam with their log-probabilities, without impossible ones."""
+        """Add the hypotheses at indices `n` and `k` of a beam with their log-probabilities, if above -inf."""
         rows = zip(n.tolist(), log_probs.tolist(), beam.tokens[n, k].tolist(), beam.totals[n, k].tolist(), strict=True)
         for row, log_prob, tokens, totals in rows:
             if log_prob > -math.inf:

@@ -178,7 +178,7 @@ class Search:
         return sorted(results, key=lambda hypothesis: -hypothesis.score)
 
     def _exclude(self, next_tokens: NextTokens, beam: Beam) -> None:
-        """Exclude tokens: other ones than the prefix, an early end, special and banned tokens."""
+        """Exclude tokens that differ from the prefix, an early end, special and banned tokens."""
         length, prefixes = beam.length, [self._prefixes[example] for example in beam.live]
         rows = [n for n, prefix in enumerate(prefixes) if length < len(prefix)]
         if rows:

@@ -1,4 +1,4 @@
-"""Selection of the continuations of hypotheses: the most probable continuations, or random ones."""
+"""Selection of continuations of hypotheses: the most probable continuations, or random continuations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Choice(NamedTuple):
-    """Continuations of the N examples of a beam: K incomplete hypotheses, and the complete ones."""
+    """Continuations of the N examples of a beam: K incomplete hypotheses, and complete hypotheses."""
 
     token: Tokens  # (N, K): next token
     total: Floats  # (N, K): log-probability; -inf where there is no continuation

@@ -11,7 +11,7 @@ import numpy as np
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import Floats
 from limner.decoding.ranking import must_include_error, normalised_log_prob
-from limner.decoding.search import Search
+from limner.decoding.search import Search, score_tokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.trees import signature
 from limner.generation.request import Request
@@ -88,21 +88,16 @@ class Cohort:
         request.finished(sentences)
 
     def _scored(self, row: int, sentences: Sequence[Sentence], exponent: float) -> list[Sentence]:
-        """Return sentences of a request, with the log-probability of the ones that the rules have made or changed."""
+        """Return sentences of a request with the log-probabilities of sentences that the rules have made or changed."""
         changed = [place for place, sentence in enumerate(sentences) if sentence.text and not sentence.totals]
         if not changed:
             return list(sentences)
         encode, eos, scored = self.requests[row].generator.tokenizer.encode, SPECIAL_TOKENS.eos, list(sentences)
         tokens = [(*(sentences[place].tokens or encode(sentences[place].text)), eos) for place in changed]
-        padded = np.array([*zip_longest(*tokens, fillvalue=eos)])  # (T, K)
-        memory, last = self.model.select(self.memory, np.array([row])), np.full((1, len(changed)), SPECIAL_TOKENS.bos)
-        state = self.model.select(self.model.start(memory), np.zeros(len(changed), np.int64))
-        log_probs = np.zeros(padded.shape)
-        for position, following in enumerate(padded):
-            next_tokens, state = self.model.step(last, memory, state)
-            log_probs[position] = next_tokens.gather(following[None, :, None])[0, :, 0]
-            last = following[None]
-        for place, ids, totals in zip(changed, tokens, log_probs.cumsum(0).T.tolist(), strict=True):
+        padded = np.array([*zip_longest(*tokens, fillvalue=eos)]).T  # (K, T)
+        memory = self.model.select(self.memory, np.full(len(changed), row))
+        log_probs, _ = score_tokens(self.model, memory, padded)
+        for place, ids, totals in zip(changed, tokens, log_probs.cumsum(1, dtype=np.float64).tolist(), strict=True):
             sentence, log_prob = sentences[place], totals[len(ids) - 1]
             if sentence.tokens:
                 scored[place] = sentence._replace(log_prob=log_prob, totals=tuple(totals[: len(ids) - 1]))

@@ -208,7 +208,7 @@ def load(
 
     Args:
         folder: folder in the format of transformers.
-        tasks: those of 'describe', 'translate' and 'match' that are expected.
+        tasks: expected tasks among 'describe', 'translate' and 'match'.
         device: 'cpu' or 'cuda'.
         source: language of the sentences, of a translator of many languages; None for the default of its tokenizer.
         to: language of its translations; None for the default of its `generation_config`.

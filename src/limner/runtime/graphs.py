@@ -74,6 +74,8 @@ def graph_limits() -> GraphLimits:
 
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
 """Queues of the threads that wait for a function to call."""
+MAX_WAITING = 16
+"""Maximum number of waiting threads; each keeps buffers of ONNX Runtime."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_waiting.clear)  # a forked process has no other threads
 
@@ -121,6 +123,8 @@ def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[],
 def _call_each(calls: SimpleQueue[Callable[[], None]]) -> None:
     while True:
         calls.get()()
+        if len(_waiting) >= MAX_WAITING:
+            return
         _waiting.append(calls)
 
 

@@ -37,7 +37,7 @@ COMMANDS: dict[str, typer.models.CommandInfo] = {}
 
 
 def find_commands(name: str | None = None) -> dict[str, typer.models.CommandInfo]:
-    """Import the module of the command of a name, or those of all commands; return the commands by name.
+    """Import the module of a command by its name, or of all commands; return the commands by name.
 
     Most commands have the name of their module; for another one, all modules are imported.
     """

@@ -287,10 +287,10 @@ def _evaluate_missing(runs: Sequence[Path], folder: Path, split: str) -> None:
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.runs.records import load_evaluation, save_evaluation, stored_evaluations
 
-    fingerprint = Collection.open(folder).fingerprint()
+    opened = Collection.open(folder)
     for run in runs:
         if stored_evaluations(run, split):
-            if load_evaluation(run, split).fingerprint == fingerprint:
+            if load_evaluation(run, split).fingerprint == opened.fingerprint():
                 continue
             raise SettingsError(
                 f"{run}: its results of split '{split}' are of another collection than {folder}; run 'limner evaluate' "
@@ -301,7 +301,6 @@ def _evaluate_missing(runs: Sequence[Path], folder: Path, split: str) -> None:
         else:
             scope, models = EvaluationOptions(split=split, retrieval=False), options.load_runs([run], "cpu")
             with terminal.progress_bars() as bars:
-                opened = Collection.open(folder)
                 result = evaluate_models(models, opened, options=scope, command=command_line(), on_progress=bars)
         save_evaluation(result, run)
 

@@ -111,12 +111,12 @@ def _half_width(word: str) -> float:
 
 
 def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], height: float) -> None:
-    """Draw the explanation of the signs above the tree, and the ranking under it."""
+    """Draw the explanation of the legend above the tree, and the ranking under it."""
     heading = f"Beam search, {explanation.settings.beam_size} hypotheses. On an arrow: log P(word); above a node: "
     axes.text(0.15, height - 0.14, f"{heading}log P(hypothesis).", va="top", fontsize=9.5, weight="bold")
-    signs = {"▢ best": _BLUE, "▢ complete, with rank": _GREEN, "▢ continued": INK, "▢ fell out of the beam": FAINT}
+    legend = {"▢ best": _BLUE, "▢ complete, with rank": _GREEN, "▢ continued": INK, "▢ fell out of the beam": FAINT}
     x = 0.15
-    for name, colour in {**signs, "dashed: in the beam when the search stopped, or cut off": INK}.items():
+    for name, colour in {**legend, "dashed: in the beam when the search stopped, or cut off": INK}.items():
         axes.text(x, height - 0.36, name, va="top", fontsize=8.5, color=colour)
         x += 0.2 + 0.075 * len(name)
     for row, line in enumerate(lines):

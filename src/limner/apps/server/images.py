@@ -89,7 +89,7 @@ class PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host; InvalidRequestError for private ones, OSError for an unknown name."""
+        """Return the addresses of a host; InvalidRequestError for private addresses, OSError for an unknown name."""
         loop = asyncio.get_running_loop()
         addresses = await loop.run_in_executor(
             self._threads[host.lower()], socket.getaddrinfo, host, port, family, socket.SOCK_STREAM

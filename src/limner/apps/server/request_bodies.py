@@ -148,11 +148,11 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
 
 
 _CONVERTER = ThreadPoolExecutor(1, "convert bodies")
-"""Thread of large bodies: what is parsed takes several times their memory."""
+"""Thread of large bodies, whose values take several times their memory."""
 
 
 async def converted(function: Callable[[Content], Result], content: Content) -> Result:
-    """Return what a function makes of the content of a request; of large ones in a thread, one after the other."""
+    """Call a function with the content of a request; large contents wait for one thread."""
     if len(content) <= LARGE:
         return function(content)
     return await asyncio.get_running_loop().run_in_executor(_CONVERTER, function, content)

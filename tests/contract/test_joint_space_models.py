@@ -11,7 +11,7 @@ from limner.models import build_model
 from limner.models.protocols import ModelInputs
 from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.storage.tensors import load_tensors, save_tensors
-from limner.training.matching import contrastive_loss, distillation_loss
+from limner.training.matching import contrastive_loss, softmax_loss
 
 
 def _case(name: str, image: dict[str, tuple[int, ...]], **changes: object) -> Case:
@@ -42,10 +42,8 @@ def build(case: Case) -> TwoTower:
 
 def loss(model: TwoTower, data) -> torch.Tensor:
     cosines = model.pair_scores(data.image, data)
-    scores = torch.linspace(-9, -1, cosines.numel()).view_as(cosines)
-    return contrastive_loss(cosines, OWNERS, 0.2, hardest=True) + distillation_loss(
-        model.log_sharpness.exp() * cosines, scores, 1.0
-    )
+    logits = model.log_sharpness.exp() * cosines
+    return contrastive_loss(cosines, OWNERS, 0.2, hardest=True) + softmax_loss(logits, OWNERS, data.target_out)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Oracle of VSE++ and of the distillation: the equations in NumPy float64, pair by pair."""
+"""Oracle of VSE++ and of the softmax losses: the equations in NumPy float64, pair by pair."""
 
 import numpy as np
 
@@ -55,20 +55,12 @@ def softmax_loss(logits, owners, sentences):
     return np.mean(texts) + np.mean(images)
 
 
-def softmax(x):
-    e = np.exp(x - x.max())
-    return e / e.sum()
-
-
-def distillation(logits, log_probs, temperature):
-    """KL of the rankings of images for each sentence, and of sentences for each image by log P(w|I) - log P(w)."""
-    count_w, count_i = logits.shape
-    marginal = np.log(np.exp(log_probs).mean(1))
-    total = 0.0
-    for w in range(count_w):
-        p, q = softmax(log_probs[w] / temperature), softmax(logits[w])
-        total += (p * np.log(p / q)).sum() / count_w
-    for i in range(count_i):
-        p, q = softmax((log_probs[:, i] - marginal) / temperature), softmax(logits[:, i])
-        total += (p * np.log(p / q)).sum() / count_i
-    return total
+def paraphrases(logits, owners):
+    """Cross-entropy of the other sentences of the item of each sentence that has some."""
+    terms = []
+    for w, own in enumerate(owners):
+        others = [v for v in range(len(owners)) if v != w]
+        same = [v for v in others if owners[v] == own]
+        if same:
+            terms.append(np.log(sum(np.exp(logits[w, v]) for v in others) / sum(np.exp(logits[w, v]) for v in same)))
+    return np.mean(terms) if terms else 0.0

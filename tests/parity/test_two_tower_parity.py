@@ -9,7 +9,7 @@ from parity_models import arrays, batch_of, cell_weights, randomised, renamed
 from limner.data.examples import Example
 from limner.models.protocols import ModelInputs
 from limner.models.two_tower import TwoTower, TwoTowerSettings
-from limner.training.matching import contrastive_loss, distillation_loss, softmax_loss
+from limner.training.matching import contrastive_loss, paraphrase_loss, softmax_loss
 
 VOCAB, IMAGE_DIM = 9, 4
 SENTENCES = [[4, 5, 6], [8], [4, 5, 5, 6, 7], []]
@@ -66,17 +66,8 @@ def test_the_softmax_loss_leaves_out_images_that_share_the_sentence() -> None:
     assert float(distinct) == pytest.approx(oracle.softmax_loss(logits, OWNERS, list(range(5))), abs=1e-12)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_the_distillation_loss(temperature: float) -> None:
-    random = np.random.default_rng(2)
-    logits, log_probs = random.normal(size=(5, 3)), -30 + 4 * random.normal(size=(5, 3))
-    ours = distillation_loss(torch.from_numpy(logits), torch.from_numpy(log_probs), temperature)
-    assert float(ours) == pytest.approx(oracle.distillation(logits, log_probs, temperature), abs=1e-12)
-
-
-def test_the_distillation_loss_ignores_what_no_ranking_depends_on() -> None:
-    """A constant of a sentence changes no ranking of images, nor, normalised by P(w), one of sentences."""
-    random = np.random.default_rng(3)
-    logits, log_probs = torch.from_numpy(random.normal(size=(5, 3))), torch.from_numpy(random.normal(size=(5, 3)))
-    moved = log_probs + torch.arange(5.0)[:, None]
-    torch.testing.assert_close(distillation_loss(logits, log_probs, 1.0), distillation_loss(logits, moved, 1.0))
+@pytest.mark.parametrize("owners", [OWNERS, [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]])
+def test_the_loss_of_paraphrases(owners: list[int]) -> None:
+    logits = np.random.default_rng(2).normal(size=(5, 5))
+    ours = paraphrase_loss(torch.from_numpy(logits), torch.tensor(owners))
+    assert float(ours) == pytest.approx(oracle.paraphrases(logits, owners), abs=1e-12)

@@ -13,6 +13,8 @@ from itertools import combinations, product
 from os.path import commonprefix
 from pathlib import Path
 
+import numpy as np
+
 from limner.errors import RunError, SettingsError, counted
 from limner.evaluation.comparison import (
     DAGGERS,
@@ -23,7 +25,7 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.metrics import METRICS, MetricStatistics, available_statistics, require_metrics
+from limner.metrics import CAPTION_SCORES, METRICS, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
@@ -95,7 +97,7 @@ def compare_evaluations(
     ranks_only = all(part.retrieval and not part.items for runs in systems.values() for part in runs.values())
     default = tuple(RECALL_METRICS) if systems and ranks_only else METRICS_OF_LABELS.get(lang, SENTENCE_METRICS)
     metrics = settings.metrics or default
-    require_metrics(name for name in metrics if name not in RECALL_METRICS)
+    require_metrics(name for name in metrics if name not in RECALL_METRICS and name not in CAPTION_SCORES)
     if len(systems) < 2 or not all(systems.values()):
         runs = ", ".join(str(len(evaluations)) for evaluations in systems.values())
         raise SettingsError(
@@ -190,10 +192,10 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     statistics: StatisticsBySystem = {system: {} for system in systems}
     for done, (system, evaluation) in enumerate(runs):
         on_progress("metrics", done, len(runs))
-        recall = [name for name in metrics if name in RECALL_METRICS]
-        for measured in _recall(evaluation, recall):
+        stored = [name for name in metrics if name in RECALL_METRICS or name in CAPTION_SCORES]
+        for measured in _stored(evaluation, stored):
             statistics[system].setdefault(measured.metric.name, []).append(measured)
-        if len(recall) == len(metrics):
+        if len(stored) == len(metrics):
             continue
         items = evaluation.items
         tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
@@ -201,7 +203,7 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         parts = (part for score in evaluation.scores for part in score.signature.split("|"))
         words = next((f"|{part}" for part in parts if part.startswith("words:")), "")  # how text was split into words
         computed, left_out = available_statistics(
-            *tokens, [name for name in metrics if name not in recall], texts=None if tokens_only else texts, lang=lang
+            *tokens, [name for name in metrics if name not in stored], texts=None if tokens_only else texts, lang=lang
         )
         if not computed:
             why = "; ".join(left_out) or f"{', '.join(metrics)}: no reference has what they measure"
@@ -217,12 +219,21 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     return statistics
 
 
-def _recall(evaluation: Evaluation, metrics: Sequence[str]) -> Iterator[MetricStatistics]:
-    """Yield the statistics of recall@k; RunError for an evaluation without retrieval."""
+def _stored(evaluation: Evaluation, metrics: Sequence[str]) -> Iterator[MetricStatistics]:
+    """Yield the statistics of recall@k and of caption scores; RunError for an evaluation without them."""
     ranks = {} if evaluation.retrieval is None else evaluation.retrieval.ranks
-    if metrics and not ranks:
-        raise RunError(f"evaluation '{evaluation.name}': has no ranks of retrieval; repeat 'limner evaluate'")
+    signatures = {score.name: score.signature for score in evaluation.scores}
     for name in metrics:
+        if name in CAPTION_SCORES and name in signatures:
+            values = [item.caption_scores[name] for item in evaluation.items]
+            rows = np.stack([values, np.ones(len(values))], 1)
+            yield MetricStatistics(CAPTION_SCORES[name], rows, signatures[name])
+            continue
+        if name in CAPTION_SCORES:
+            remedy = f"run 'limner evaluate --metric {name}'"
+            raise RunError(f"evaluation '{evaluation.name}': has no {name}; {remedy}")
+        if not ranks:
+            raise RunError(f"evaluation '{evaluation.name}': has no ranks of retrieval; repeat 'limner evaluate'")
         rows, metric = recall_statistics(name, ranks), RECALL_METRICS[name]
         yield MetricStatistics(metric, rows, f"queries:{len(rows)}|{metric.settings()}")
 

@@ -16,6 +16,7 @@ from limner.data.languages import RegionItem
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
+from limner.evaluation.caption_score import with_caption_scores
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.measurements import provenance
 from limner.evaluation.regions import RegionOptions, evaluate_regions
@@ -27,7 +28,16 @@ from limner.features.store import FeatureStore
 from limner.inference.base import require_ensemble
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import Generate, generate
-from limner.metrics import REGION_METRICS, Score, default_metrics, novelty, require_metrics, sentence_scores
+from limner.metrics import (
+    CAPTION_SCORES,
+    IMAGE_METRICS,
+    REGION_METRICS,
+    Score,
+    default_metrics,
+    novelty,
+    require_metrics,
+    sentence_scores,
+)
 from limner.metrics.classification import accuracy_statistics, label_f1_scores
 from limner.progress import StageProgress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget, retrieval_cost
@@ -77,7 +87,7 @@ class EvaluationOptions(Settings):
     @property
     def sentence_metrics(self) -> tuple[str, ...] | None:
         """The chosen metrics of sentences or labels; None if no metrics were chosen."""
-        return tuple(name for name in self.metrics if name not in REGION_METRICS) if self.metrics else None
+        return tuple(name for name in self.metrics if name not in IMAGE_METRICS) if self.metrics else None
 
 
 class _Task(NamedTuple):
@@ -155,7 +165,7 @@ def evaluate(
     retrieval_scores, retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
     region_scores, shown_regions = _evaluate_regions(task)
     recipe = task.first.recipe
-    return Evaluation(
+    evaluation = Evaluation(
         split=task.split,
         decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,
         image_control=options.image_control,
@@ -169,6 +179,13 @@ def evaluate(
         regions=shown_regions,
         **provenance(collection, command, began),
     )
+    names = [name for name in options.metrics or () if name in CAPTION_SCORES]
+    if not names:
+        return evaluation
+    data = recipe.data
+    return with_caption_scores(
+        evaluation, collection, names, training_split=data.train, lang=data.lang, on_progress=task.on_progress
+    )
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:
@@ -177,6 +194,12 @@ def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:
         raise SettingsError(
             f"metric '{options.metrics[0]}': expected a model that generates sentences, got "
             f"'{model.recipe.model.name}', which ranks images and sentences; leave out --metrics"
+        )
+    of_captions = [name for name in options.metrics or () if name in CAPTION_SCORES]
+    if of_captions and (model.recipe.model.describes_regions or not model.model.uses_image):
+        raise SettingsError(
+            f"metric '{of_captions[0]}': expected a model that describes whole images, got "
+            f"'{model.recipe.model.name}'; leave it out"
         )
     baseline = options.regions.baseline
     chosen = [f"metric '{name}'" for name in options.metrics or () if name in REGION_METRICS]
@@ -245,7 +268,8 @@ def _decode(task: _Task) -> Hypotheses | None:
     that only ranks generates none.
     """
     generates = task.first.recipe.model.generates
-    if task.options.regions.baseline or task.options.sentence_metrics == () or not generates:
+    regions_only = task.options.metrics and set(task.options.metrics) <= set(REGION_METRICS)
+    if task.options.regions.baseline or regions_only or not generates:
         return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
@@ -256,7 +280,8 @@ def _decode(task: _Task) -> Hypotheses | None:
 def _sentence_scores(task: _Task, decoded: Hypotheses) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
     first, measures = task.first, task.measures
-    metrics = task.options.sentence_metrics or default_metrics(first.recipe.data.lang)
+    chosen = task.options.sentence_metrics
+    metrics = default_metrics(first.recipe.data.lang) if chosen is None else chosen
     task.on_progress("metrics", 0, len(metrics))
     scores = [metric.score for metric in decoded.statistics(metrics)]
     task.on_progress("metrics", len(metrics), len(metrics))

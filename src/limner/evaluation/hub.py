@@ -16,6 +16,7 @@ from limner.data.tally import Tally
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import CollectionError, SettingsError
+from limner.evaluation.caption_score import with_caption_scores
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.evaluation.measurements import provenance
 from limner.evaluation.retrieval import retrieval_record
@@ -23,7 +24,7 @@ from limner.hub.families.joint_space import HubSpace
 from limner.hub.generators import HubCaptioner, HubTranslator
 from limner.hub.networks import DEFAULTS, HubModel
 from limner.inference.load import load_hub
-from limner.metrics import default_metrics, ranks, sentence_scores, sentence_statistics
+from limner.metrics import CAPTION_SCORES, IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
 from limner.progress import StageProgress
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text.words import TextSettings, split_words
@@ -78,13 +79,19 @@ def evaluate_hub(
         results = _generate(model, task, change_decoding(model.decoding, decoding or {}), metrics)
     pace, settings = (time.perf_counter() - began) / len(inputs), network.settings
     note = f"{network.parameters:,} parameters ({settings.dtype}); {pace:.3f} s an item on {network.device}"
-    return Evaluation(
+    evaluation = Evaluation(
         split=split,
         measured="-".join(setting.replace(":", "_") for setting in settings.changed),
         notes=(note, *tally.lines()),
         lang=lang,
         **results,
         **provenance(collection, "limner.evaluate", began),
+    )
+    names = [name for name in metrics if name in CAPTION_SCORES]
+    if not names:
+        return evaluation
+    return with_caption_scores(
+        evaluation, collection, names, training_split="train", lang=lang, on_progress=on_progress
     )
 
 
@@ -126,7 +133,11 @@ def _generate(
     words = words.resolve(text for row in references for text in row)
     tokens, *tokens_of = [[" ".join(split_words(text, words)) for text in row] for row in [texts, *references]]
     signature = "|".join(["", words.signature, f"decoding:{decoding.signature}", *model.network.settings.changed])
-    written, metrics = (texts, references) if translates else None, metrics or default_metrics(task.lang)
+    written, chosen = (
+        (texts, references) if translates else None,
+        [name for name in metrics if name not in IMAGE_METRICS],
+    )
+    metrics = chosen if metrics else default_metrics(task.lang)
     measured = sentence_statistics(tokens, tokens_of, metrics, texts=written, lang=task.lang)
     return {
         "decoding": "" if decoding == model.decoding else decoding.signature,

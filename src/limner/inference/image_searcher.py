@@ -100,7 +100,8 @@ class ImageSearcher:
     """Features of images that a search needs, and the scores of sentences: the built-in backbone, concepts and space.
 
     Attributes: digest: SHA-256 of the weights of the backbone, which identify the features. vector_dim: size D of the
-        features. space: folder of the joint space; empty for the built-in space.
+        features. space: folder of the joint space; empty for the built-in space. concepts: the concepts of
+        the captioner.
     """
 
     space = ""
@@ -110,7 +111,7 @@ class ImageSearcher:
         self._run = pretrained_run(lang if lang in pretrained_languages() else DEFAULT_LANG)
         concepts = Concepts.load(self._run)
         assert concepts is not None, "a built-in captioner has concepts"
-        self._concepts = concepts
+        self.concepts = concepts
         self.digest, self.vector_dim = concepts.file.backbone_sha256, concepts.weight.shape[1]
 
     @cached_property
@@ -166,10 +167,10 @@ class ImageSearcher:
         """
         if not sentence.strip():
             raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
-        count = len(set(self._concepts.mentions(sentence)))
+        count = len(set(self.concepts.mentions(sentence)))
         self._check_words(sentence)
         weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
-        log_probs = self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
+        log_probs = self.concepts.log_probs(sentence, np.asarray(vectors, np.float32))
         if count and len(log_probs) and log_probs.max() < count * math.log(TAG_PROBABILITY):
             logger.warning(f"no image is likely to show '{sentence}'; the images that come closest follow")
         scores = CONCEPT_WEIGHT * log_probs
@@ -178,7 +179,7 @@ class ImageSearcher:
 
     def _check_words(self, sentence: str) -> None:
         """Log the words in no vocabulary and in no name of a concept; SettingsError if no other word has content."""
-        lang, tokenizer, concepts = self._concepts.file.lang, self.joint.tokenizer, self._concepts
+        lang, tokenizer, concepts = self.concepts.file.lang, self.joint.tokenizer, self.concepts
         mentions, words = concepts.mentions(sentence), concepts.split(sentence)
         unknown = [
             unknown_word

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
 from limner.metrics.base import Metric, MetricUnavailable, References, Statistics, check_corpus
 from limner.metrics.base import Score as Score
+from limner.metrics.caption import CAPTION_SCORES as CAPTION_SCORES
 from limner.metrics.caption import CIDER, ROUGE_L
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS
 from limner.metrics.dense_captioning import REGION_METRICS as REGION_METRICS
@@ -46,6 +47,8 @@ METRICS = {
     )
 }
 """Metrics of sentences and of labels by name; METEOR, BLEU and TER of running text as in English, see `metrics_for`."""
+IMAGE_METRICS = (*REGION_METRICS, *CAPTION_SCORES)
+"""Names of the metrics that need the images."""
 
 
 def default_metrics(lang: str) -> tuple[str, ...]:

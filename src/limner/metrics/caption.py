@@ -70,6 +70,14 @@ CIDER = Metric(
 ROUGE_L = Metric("rouge_l", rouge_statistics, percentage, lambda: f"beta:{ROUGE_BETA}|{_SETTINGS}")
 
 
+CAPTION_SCORES = {
+    name: Metric(name, lambda *_: np.empty(0), lambda totals: float(totals[0] / totals[1]), lambda: "scale:0-100")
+    for name in ("caption_score", "ref_caption_score")
+}
+"""Scores of captions of images, whose statistics are the scores that an evaluation stores, see
+`limner.evaluation.caption_score`."""
+
+
 MAX_ORDER = 4  # largest order of the n-grams that BLEU-4 and CIDEr count
 Ngram = tuple[str, ...]
 Token = TypeVar("Token")

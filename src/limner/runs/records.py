@@ -176,6 +176,8 @@ class EvaluatedItem(ItemRecord):
     """Log-probability of the hypothesis, in nats."""
     sentence_score: float | None = None
     """Smoothed sentence BLEU-4, or accuracy of the labels, 0-100, by which a report selects the best and worst."""
+    caption_scores: dict[str, float] = {}
+    """Scores of the caption for its image by their names in `CAPTION_SCORES`, 0-100."""
     ids: tuple[int, ...] = ()
     """Token ids of the hypothesis, without special tokens."""
     box: tuple[float, float, float, float] | None = None

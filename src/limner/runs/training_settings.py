@@ -116,23 +116,13 @@ class SelfCriticalSettings(Settings):
 class MatchingSettings(Settings):
     """Training of a model that embeds sentences and images in one space, such as `two_tower`."""
 
-    contrastive: Weight = 1.0
-    """Weight of the loss that `negatives` names."""
     margin: PositiveShare = 0.2
     """Margin of the hinges, a difference of cosines; without effect on the softmax."""
     negatives: Literal["hardest", "all", "softmax"] = "hardest"
     """Loss of a pair: the hinge of its hardest negative, as in VSE++; the sum of the hinges of all negatives; or the
     cross-entropy of a softmax over all pairs of the batch (van den Oord et al., 2018; Radford et al., 2021)."""
-    teacher: Path | None = None
-    """Run directory of a captioning model whose probabilities are distilled; None for the contrastive loss alone."""
-    distillation: Weight = 1.0
-    """Weight of the divergence from the teacher's rankings."""
-    temperature: Temperature = 2.0
-    """Divisor tau of the teacher's log-probabilities; larger values give more weight to the order of improbable
-    images."""
-    partitions: Count = 1
-    """Number of random partitions of the training images into batches that the teacher scores; the epochs use them in
-    turn. Its time is proportional to this number and to `training.batch_size`."""
+    paraphrases: Weight = 0.0
+    """Weight of the cross-entropy of the sentences of an item among all sentences of the batch; needs no image."""
 
 
 class TrainingSettings(Settings):

@@ -203,11 +203,11 @@ def _save_and_print(evaluation: Evaluation, run: Path, recipe: Recipe | None, pr
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
     """Check the options without reading weights; return the changed recipe of the first run."""
     config = options.check_runs(runs, device, decoding)
-    from limner.metrics import REGION_METRICS, require_metrics
+    from limner.metrics import IMAGE_METRICS, require_metrics
     from limner.runs.recipe import Recipe
     from limner.settings import override
 
-    require_metrics(name for name in metrics if name not in REGION_METRICS)
+    require_metrics(name for name in metrics if name not in IMAGE_METRICS)
     require_writable(results_folder(runs[0]) / "evaluation", str(runs[0]))
     for change in changes:
         if not change.startswith(("evaluation.", "decoding.")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ from limner.apps.cli.terminal import activity, echo, print_error, print_json, pr
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import LimnerError, SettingsError, counted
 from limner.hub.settings import HubSettings
-from limner.runs.pretrained import local_folder, model_type, results_folder
+from limner.runs.pretrained import DEFAULT_LANG, local_folder, model_type, results_folder
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation
@@ -100,7 +100,9 @@ def correlate(
     *,
     scores: Path | None = None,
     model: Path | None = None,
+    metric: Literal["caption_score", "ref_caption_score"] | None = None,
     collection: Path | None = None,
+    lang: str | None = None,
     marginal: Count | None = None,
     samples: BootstrapSamples | None = None,
     seed: Seed | None = None,
@@ -109,9 +111,9 @@ def correlate(
 ) -> None:
     """Correlate a score with human judgements of captions: Kendall's tau-b and tau-c.
 
-    The score is computed by a captioning model or a joint space, which need no references, or read from a file.
+    The score is computed by the built-in models (--metric), by a captioning model or a joint space, or read.
 
-    Example: `limner correlate ExpertAnnotations.txt --model runs/mrnn --collection collections/flickr8k`
+    Example: `limner correlate ExpertAnnotations.txt --metric caption_score --collection collections/flickr8k`
 
     Options:
         judgements (JUDGEMENTS): File in the form of Flickr8k-Expert (image, caption, three ratings) or Flickr8k-CF
@@ -119,16 +121,25 @@ def correlate(
         scores (FILE): Scores of any metric, lines of image, caption and score, separated by tabs.
         model (RUN): Captioning model that scores the pairs by log P(w|I) - log P(w), of the hub by log P(w|I); or a
             joint space of the hub, such as hub:openai/clip-vit-base-patch32, that scores them by CLIPScore.
-        collection (DIR): Collection with the images, captions and features for --model.
+        metric: Score by the built-in models and the training captions of the collection, without references or
+            with the other captions of the image.
+        collection (DIR): Collection with the images, captions and features for --model or --metric.
+        lang: Language of the captions for --metric; default: en.
         marginal: Training images sampled to estimate P(w); default: 1000.
         samples: Number of bootstrap samples of the images; default: 1000.
         seed: Random seed of the bootstrap; default: 1.
     """
     if scores is not None:
-        of_model = {"--model": model, "--collection": collection, "--marginal": marginal}
+        of_model = {"--model": model, "--metric": metric, "--collection": collection, "--marginal": marginal}
         options.refuse(of_model, "not possible with --scores; leave out one or the other")
-    elif model is None or collection is None:
-        raise SettingsError("expected --scores FILE, or --model RUN and --collection DIR; give one of them")
+    elif collection is None or (model is None) == (metric is None):
+        raise SettingsError(
+            "expected --scores FILE, or --collection DIR with --metric or --model RUN; give one of them"
+        )
+    if metric is None:
+        options.refuse({"--lang": lang}, "has an effect only with --metric; leave it out")
+    else:
+        options.refuse({"--marginal": marginal}, "has an effect only with --model; leave it out")
     from limner.evaluation.correlate import correlate_with_judgements, read_judgements, read_scores
 
     judged = read_judgements(judgements)
@@ -137,12 +148,18 @@ def correlate(
         if scores is not None:
             values = read_scores(scores, judged)
         else:
-            assert model is not None and collection is not None
+            assert collection is not None
             from limner.data.collection import Collection
+            from limner.evaluation.caption_score import score_judged_captions
             from limner.evaluation.correlate import score_judged_pairs
 
-            name, model, opened = results_folder(model).name, Path(local_folder(model)), Collection.open(collection)
-            if model_type(model) is not None:
+            opened = Collection.open(collection)
+            if metric is not None or model is None:
+                scored = score_judged_captions(
+                    opened, judged, str(metric), split="train", lang=lang or DEFAULT_LANG, on_progress=progress
+                )
+            elif model_type(Path(local_folder(model))) is not None:
+                name, model = results_folder(model).name, Path(local_folder(model))
                 reason = f"has an effect only on a run, which {model} is not; leave it out"
                 options.refuse({"--marginal": marginal}, reason)
                 from limner.evaluation.hub import score_pairs_of_hub

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from german import write_german
 from limner.apps.export.folder import add_graphs
 from limner.inference.image_searcher import JOINT
 from limner.runs.pretrained import PRETRAINED, pack
+from multi30k import write_german, write_paraphrases
 from non_photographs import KINDS, draw_non_photograph
 
 TITLES = {
@@ -86,7 +86,8 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
         script("pack_concepts", concepts, *place, "--out", out / lang)
         add_graphs(out / lang, quantized)
         title = TITLES[lang].replace("captioner", "search")
-        pack(train(f"joint-{lang}", collection, work / f"joint-{lang}"), out / lang / JOINT, title, {})
+        joint = train(f"joint-{lang}", add_paraphrases(lang, collection, data, work), work / f"joint-{lang}")
+        pack(joint, out / lang / JOINT, title, {})
 
 
 def make_translator(lang: str, data: Path, work: Path, out: Path) -> None:
@@ -162,6 +163,18 @@ def import_captions(lang: str, collection: Path, data: Path, work: Path) -> None
     else:
         captions = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
         limner("import", "flickr", captions, collection, *images, *splits)
+
+
+def add_paraphrases(lang: str, captions: Path, data: Path, work: Path) -> Path:
+    """Copy the collection of a captioner, and add descriptions without images where Multi30k has the language."""
+    if lang not in ("en", "de"):
+        return captions
+    collection = work / f"paraphrases-{lang}"
+    if not (collection / "items.lance").exists():
+        shutil.copytree(captions, collection, symlinks=True)
+        write_paraphrases(data / "multi30k", lang, work / f"paraphrases-{lang}.jsonl")
+        limner("import", "jsonl", work / f"paraphrases-{lang}.jsonl", collection)
+    return collection
 
 
 def train_on_corpus(concepts: Path, data: Path, work: Path) -> Path:

@@ -1,4 +1,4 @@
-"""German descriptions of Flickr8k's photographs, from the second task of Multi30k (Elliott et al., 2016), as JSONL."""
+"""Descriptions of the second task of Multi30k (Elliott et al., 2016) as JSONL: German ones, and ones without images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 DESCRIPTIONS = 5
-"""Number of independent German descriptions of each image."""
+"""Number of independent descriptions of each image in a language."""
 SPLITS = {"train": "train", "val": "val", "test": "test_2016", "test_2016_flickr": "test_2016"}
 """File names of the splits in flickr8k_overlap.tsv."""
 
@@ -21,27 +21,44 @@ def write_german(multi30k: Path, out: Path) -> None:
         out: JSONL file to write.
     """
     images = {split: (multi30k / f"task2/{split}.images.txt").read_text().split() for split in set(SPLITS.values())}
-    german = {
-        (split, number): _lines(multi30k / f"task2/{split}.{number}.de.gz")
-        for split in images
-        for number in range(1, DESCRIPTIONS + 1)
-    }
+    german = {split: _descriptions(multi30k, split, "de") for split in images}
     with (multi30k / "flickr8k_overlap.tsv").open(encoding="utf-8") as rows, out.open("w", encoding="utf-8") as lines:
         for row in csv.DictReader(rows, delimiter="\t"):
             name, split = row["flickr8k_image"], SPLITS.get(row["multi30k_split"])
             if split is None:
                 continue
             index = _index(images[split], int(row["line"]), name)
-            for number in range(1, DESCRIPTIONS + 1):
-                text = german[split, number][index]
+            for texts in german[split]:
                 item = {
                     "id": Path(name).stem,
                     "split": row["flickr8k_split"],
                     "image": name,
                     "lang": "de",
-                    "text": text,
+                    "text": texts[index],
                 }
                 lines.write(json.dumps(item, ensure_ascii=False) + "\n")
+
+
+def write_paraphrases(multi30k: Path, lang: str, out: Path) -> None:
+    """Write the training descriptions of images that Flickr8k does not have, as items without an image.
+
+    `multi30k`, `out`: see `write_german`.
+    """
+    with (multi30k / "flickr8k_overlap.tsv").open(encoding="utf-8") as rows:
+        shared = {row["flickr8k_image"].split("_")[0] for row in csv.DictReader(rows, delimiter="\t")}
+    names = (multi30k / "task2/train.images.txt").read_text().split()
+    descriptions = _descriptions(multi30k, "train", lang)
+    with out.open("w", encoding="utf-8") as lines:
+        for index, name in enumerate(names):
+            number = name.split(".")[0]
+            for texts in descriptions if number not in shared else ():
+                item = {"id": f"multi30k-{number}", "split": "train", "image": "", "lang": lang, "text": texts[index]}
+                lines.write(json.dumps(item, ensure_ascii=False) + "\n")
+
+
+def _descriptions(multi30k: Path, split: str, lang: str) -> list[list[str]]:
+    """Read the descriptions of a split by their number, each a list by the line of the image."""
+    return [_lines(multi30k / f"task2/{split}.{number}.{lang}.gz") for number in range(1, DESCRIPTIONS + 1)]
 
 
 def _lines(path: Path) -> list[str]:

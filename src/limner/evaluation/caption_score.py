@@ -41,8 +41,8 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "caption_score": Weights(-4.2, 0.8, 0.3, 6.0),
-    "ref_caption_score": Weights(-4.2, 0.8, 0.3, 6.0, 1.0),
+    "caption_score": Weights(-4.63, 0.55, 0.36, 3.85),
+    "ref_caption_score": Weights(-8.01, 0.15, 0.30, 0.29, 8.84),
 }
 """Weights of each score."""
 

@@ -48,7 +48,7 @@ class TwoTowerSettings(ConditionalLMSettings):
     joint_dim: Width = 1024
     """Size J of the joint space, and of a vector in the index."""
     sharpness: PositiveWeight = 20.0
-    """Initial value of the factor gamma of the cosines in the softmax of the distillation, which is trained."""
+    """Initial value of the factor gamma of the cosines in the softmax losses, which is trained."""
     dropout: Rate = 0.0
     """Dropout rate of the word embeddings and of the states before the projection, in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
@@ -65,9 +65,8 @@ class TwoTower(EmbeddedWords, nn.Module):
         u(w) = (W_g g + b_g) / |W_g g + b_g|                 v(I) = (W_f x + b_f) / |W_f x + b_f|
         s(w, I) = u(w) · v(I)
 
-    `training.matching` has the loss (`limner.training.matching`): the contrastive loss of the paper, and the
-    distillation of the probabilities of a language model, whose softmax over gamma s(w, I) uses the trained
-    `log_sharpness` log gamma.
+    `training.matching` has the losses (`limner.training.matching`): the contrastive loss of the paper, or a softmax
+    over gamma s(w, I) with the trained `log_sharpness` log gamma, and a softmax over gamma u(w) · u(w').
 
     Departures from the paper: the sentence encoder reads <s> first and has a linear layer W_g before the joint space,
     so that H and J may differ; images are stored features of a backbone, which is not trained; with

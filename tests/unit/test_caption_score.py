@@ -6,14 +6,17 @@ import shutil
 import numpy as np
 import pytest
 
+import limner
 import limner.apps.cli.evaluate
-import limner.apps.cli.score  # noqa: F401  (both add commands)
+import limner.apps.cli.score
+from hub_models import save_model
 from limner.data.collection import Collection
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError
 from limner.evaluation.caption_score import WEIGHTS, CaptionScorer
 from limner.evaluation.compare import compare_evaluations
 from limner.evaluation.comparison import ComparisonSettings
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.hub import evaluate_hub
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.inference.image_searcher import ImageSearcher
@@ -94,6 +97,14 @@ def test_an_evaluation_has_the_scores_and_compare_tests_them(model, collection):
         compare_evaluations(
             {"a": {"a": without}, "b": {"b": without}}, "en", settings=ComparisonSettings(metrics=BOTH, trials=100)
         )
+
+
+def test_captions_of_a_model_of_the_hub_are_scored(collection, tmp_path):
+    save_model("blip", tmp_path / "blip", max_length=8)
+    captioner, names = limner.load(tmp_path / "blip"), ["caption_score"]
+    result = evaluate_hub(captioner, collection, "test", names, {"max_length": 4}, on_progress=lambda *_: None)
+    assert [score.name for score in result.scores] == names
+    assert all(0 < item.caption_scores["caption_score"] < 100 for item in result.items)
 
 
 def test_what_cannot_be_scored_is_named(tiny, collection, model):

@@ -5,7 +5,7 @@ Shapes: N pairs of an image and a caption, K training images, M their captions, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,11 +17,12 @@ from limner.errors import CollectionError, FeatureError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.features.store import FeatureStore, FeatureTable
 from limner.inference.image_searcher import ImageSearcher
-from limner.metrics.base import Score
+from limner.metrics import CAPTION_SCORES, Score
 from limner.progress import Progress, StageProgress
 from limner.retrieval.marginal import DIGITS, MARGINAL_SEED
 from limner.runs.concepts import LEAST, Vector, pooled_vector
 from limner.runs.pretrained import pretrained_run
+from limner.runs.recipe import DataSettings
 from limner.runs.records import Evaluation
 
 TRAINING_IMAGES = 10_000
@@ -158,16 +159,20 @@ class CaptionScorer:
 def with_caption_scores(
     evaluation: Evaluation,
     collection: Collection,
-    names: Sequence[str],
-    *,
-    training_split: str,
-    lang: str,
+    metrics: Iterable[str],
+    data: DataSettings,
     on_progress: StageProgress,
 ) -> Evaluation:
-    """Add the scores `names` of `CAPTION_SCORES` to the captions of an evaluation; errors as `CaptionScorer`."""
+    """Add the scores that are among the metrics to the captions of an evaluation; errors as `CaptionScorer`.
+
+    `data` names the training split and the language.
+    """
+    names = [name for name in metrics if name in CAPTION_SCORES]
+    if not names:
+        return evaluation
     by_id = {item.id: item for item in collection.items(evaluation.split)}
     items, captions = [by_id[item.id] for item in evaluation.items], [item.hypothesis for item in evaluation.items]
-    scorer = CaptionScorer(collection, training_split, lang)
+    scorer = CaptionScorer(collection, data.train, data.lang)
     values = {
         name: scorer.score(
             items,

@@ -179,13 +179,7 @@ def evaluate(
         regions=shown_regions,
         **provenance(collection, command, began),
     )
-    names = [name for name in options.metrics or () if name in CAPTION_SCORES]
-    if not names:
-        return evaluation
-    data = recipe.data
-    return with_caption_scores(
-        evaluation, collection, names, training_split=data.train, lang=data.lang, on_progress=task.on_progress
-    )
+    return with_caption_scores(evaluation, collection, options.metrics or (), recipe.data, task.on_progress)
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:

@@ -24,8 +24,9 @@ from limner.hub.families.joint_space import HubSpace
 from limner.hub.generators import HubCaptioner, HubTranslator
 from limner.hub.networks import DEFAULTS, HubModel
 from limner.inference.load import load_hub
-from limner.metrics import CAPTION_SCORES, IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
+from limner.metrics import IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
 from limner.progress import StageProgress
+from limner.runs.recipe import DataSettings
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text.words import TextSettings, split_words
 
@@ -87,12 +88,7 @@ def evaluate_hub(
         **results,
         **provenance(collection, "limner.evaluate", began),
     )
-    names = [name for name in metrics if name in CAPTION_SCORES]
-    if not names:
-        return evaluation
-    return with_caption_scores(
-        evaluation, collection, names, training_split="train", lang=lang, on_progress=on_progress
-    )
+    return with_caption_scores(evaluation, collection, metrics, DataSettings(lang=lang), on_progress)
 
 
 def _inputs(collection: Collection, split: str, lang: str, source: str | None) -> tuple[list[GenerationInput], Tally]:

@@ -7,6 +7,7 @@ from the baselines, the settings that differ from the recipe, the time and the m
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,13 +19,17 @@ from limner.apps.reproduce.tables import recognise_ids
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.progress import duration
-from limner.runs.recipe import load_recipe
+from limner.runs.recipe import load_recipe, recipe_names
 from limner.runs.records import Record, RunConfig
 
 MEASURED = Path(__file__).parent / "measured"
 """Folder of the records that were measured with Limner."""
-NO_DIFFERENCES = ("description", "published", "training.seed")
+NO_SETTINGS = {"description", "published"}
+"""Keys of a recipe that are no settings."""
+NO_DIFFERENCES = (*NO_SETTINGS, "training.seed")
 """Keys of a recipe that are no settings of its scores, or differ between the seeds."""
+SETTINGS_OF_ROW = {"alternatives", "changes", "corpus", "evaluation", "image_control"}
+"""Fields of a row in its table that determine its scores."""
 SOFTWARE = ("limner", "torch", "transformers", "sacrebleu", "numpy")
 """Programs whose versions are part of a record."""
 MULTI30K_TEST = "3561ef20c1ce29ad8138e655ad5a6239d8c6bf191c41b495786d9b3a46d895aa"
@@ -53,6 +58,8 @@ class RowRecord(Record):
     seeds: tuple[SeedRecord, ...]
     recipe: str
     """Name of the recipe."""
+    recipe_sha256: str | None = None
+    """Digest of the recipe that the row was recorded with, see `recipe_digest`; None in records of older versions."""
     differences: tuple[str, ...]
     """Settings KEY=VALUE that differ from the table's own recipe for this row, and what initialised it."""
     features: tuple[str, ...] = ()
@@ -168,6 +175,29 @@ def merged(old: TableRecord, new: TableRecord) -> TableRecord:
     )
 
 
+def recipe_digest(table: PublishedTable, row: PublishedRow, recipe: str) -> str | None:
+    """Compute the SHA-256 of the settings that a row is made from; None if there is no such recipe.
+
+    Settings are those that the recipe of the row, the paper's recipe that its differences refer to, and the recipes of
+    its preceding stages state, and those of the row in its table. Comments, descriptions, published scores and defaults
+    of the program are not part of them.
+
+    Args:
+        table: the published table.
+        row: row of the table.
+        recipe: name of the row's recipe, in the table's folder of recipes or in an alternative folder.
+    """
+    folder, _, name = recipe.rpartition("/")
+    wanted = {f"{place}/{one}" for place in (folder, table.recipes) for one in (name, *row.pretraining)}
+    recipes = {one: load_recipe(one, []) for one in sorted(wanted & {*recipe_names()})}
+    if recipe not in recipes:
+        return None
+    dump = {"mode": "json", "exclude_unset": True, "exclude": NO_SETTINGS}
+    settings = {one: made.model_dump(**dump) for one, made in recipes.items()}
+    of_row = row.model_dump(mode="json", include=SETTINGS_OF_ROW)
+    return hashlib.sha256(json.dumps([settings, of_row], sort_keys=True).encode()).hexdigest()
+
+
 def _data_set(ids: Sequence[str]) -> str | None:
     """Name of the data set whose test items have these ids; None if it is not known, as of ids that are numbers."""
     if hashlib.sha256("\n".join(sorted(set(ids))).encode()).hexdigest() == MULTI30K_TEST:
@@ -185,6 +215,7 @@ def _row_record(
     # The key of the data set is that with which the name of the run starts.
     keys = [dataset.key for dataset in table.trained_on if Path(first.run).name.startswith(dataset.key)]
     recipe = str(row.recipe).format(dataset=max(keys, key=len, default=""))
+    name = f"{first.recipe_folder}/{recipe}"
     return RowRecord(
         row=row.name,
         seeds=tuple(
@@ -197,7 +228,8 @@ def _row_record(
             )
             for result in seeds
         ),
-        recipe=f"{first.recipe_folder}/{recipe}",
+        recipe=name,
+        recipe_sha256=recipe_digest(table, row, name),
         differences=tuple(_differences(row, first, f"{table.recipes}/{recipe}")),
         features=tuple(first.recipe.get("features", {}).get("tables", ())),
         training_sentences=provenance.get("training_sentences"),

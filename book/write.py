@@ -20,7 +20,7 @@ from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text
 from limner.metrics.base import format_value
 from limner.progress import duration
-from records import RowRecord, TableRecord, add_record, read_records
+from records import RowRecord, TableRecord, add_record, read_records, recipe_digest
 from verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
 
 PAGES = Path(__file__).parents[1] / "docs" / "reproduction"
@@ -49,6 +49,9 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
   have an effect once that several data sets of the paper share.
 - **Values** are compared on the test items of the paper only, without METEOR of languages whose synonyms or paraphrases
   are not in the data of our METEOR. Training and validation data may differ; the page has the number of sentences.
+- **Recipes**: a row is marked "older than the recipe" if a setting has changed since it was measured, in its recipe, in
+  the recipe of the paper that its differences refer to, in those of its preceding stages, or in the row of the table.
+  Defaults of the program are not compared. A row whose recipe was not recorded is marked as such.
 - **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
   the processor time, summed over threads, where it was recorded. Runs from which rows are initialised are not counted.
 - [Reproducing tables](../reproduce.md#the-runs-of-the-book) has the commands that made the collections and these runs.
@@ -97,7 +100,9 @@ def _index(records: Sequence[TableRecord]) -> str:
 def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield record.collection
     rows = record.rows
-    yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}"
+    ages = Counter(age for row in rows if (age := _age(table, row)))
+    marks = "".join(f", {count} {age}" for age, count in ages.items())
+    yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}{marks}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in rows])) for one in (min, max)))
     yield _summary_of_orders(list(orders(table, record)))
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
@@ -269,9 +274,18 @@ def _score_table(table: PublishedTable, rows: Sequence[RowRecord], found: Sequen
             cells = [_ours(made, column) + _daggers(row, column, table, found) for column in columns]
             seeds = ", ".join(str(seed.seed) for seed in made.seeds)
             time = _time([seed.seconds for seed in made.seeds], [seed.processor_seconds for seed in made.seeds])
-            yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
+            age = _age(table, made)
+            yield f"| {name} | **Limner**{age and f', {age}'} | {' | '.join(cells)} | {seeds} | {time} |"
         elif row.recipe is not None:
             yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
+
+
+def _age(table: PublishedTable, made: RowRecord) -> str:
+    """How a reproduced row relates to its recipe of today; empty if it was made from the same settings."""
+    if made.recipe_sha256 is None:
+        return "recipe not recorded"
+    row = next(row for row in table.rows if row.name == made.row)
+    return "" if made.recipe_sha256 == recipe_digest(table, row, made.recipe) else "older than the recipe"
 
 
 def _time(seconds: Sequence[float], processor_seconds: Sequence[float | None]) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from limner.apps.reproduce import (
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.metrics.significance import holm
+from limner.runs.recipe import recipe_folder
 
 with pytest.MonkeyPatch.context() as patch:  # scripts, which are not installed
     patch.syspath_prepend(Path(__file__).parents[2] / "book")
@@ -49,10 +51,6 @@ TABLE = PublishedTable(
     rows=(published("a", 20.0, 15.0), published("b", 18.0, 16.0, "a"), published("c", 17.0, 16.0, "a", "b")),
     notes="Notes.",
 )
-
-
-KIROS = {"table": "kiros2014/table1"}
-"""A published table, whose order of rows a merged record has."""
 
 
 def row(name, perplexities, bleus=(), contrasts=()):
@@ -98,17 +96,6 @@ def test_the_order_of_rows_names_the_swapped_pairs():
     assert (found["bleu4"].pairs, found["bleu4"].swapped) == (2, (("b", "a", None),))
 
 
-@pytest.mark.parametrize(("spread", "is_significant"), [(0.01, True), (5.0, False)])
-def test_a_swap_is_significant_if_the_seeds_tell_the_rows_apart(spread, is_significant):
-    seeds = [value * spread for value in (-1, 0, 1)]
-    rows = record(row("a", [20 + seed for seed in seeds]), row("b", [21 + seed for seed in seeds]))
-    (order,) = orders(TABLE, rows)
-    (swap,) = order.swapped
-    expected = ttest_ind([20 + seed for seed in seeds], [21 + seed for seed in seeds]).pvalue
-    assert (swap.better, swap.worse, swap.is_significant) == ("b", "a", is_significant)
-    assert swap.p == pytest.approx(expected)
-
-
 def test_swaps_of_a_score_are_one_family_of_tests_and_agree_with_the_effects():
     table = TABLE.model_copy(update={"rows": tuple(row.model_copy(update={"baselines": ()}) for row in TABLE.rows)})
     values = {"a": [17.0, 17.3, 16.7], "b": [18.0, 18.4, 17.9], "c": [20.0, 20.2, 19.7]}  # the opposite order
@@ -119,6 +106,7 @@ def test_swaps_of_a_score_are_one_family_of_tests_and_agree_with_the_effects():
     assert {(one.better, one.worse): one.p for one in order.swapped} == pytest.approx(
         dict(zip(pairs, adjusted, strict=True))
     )
+    assert all(one.is_significant == (one.p < 0.05) for one in order.swapped)
     compared = row("b", values["b"], contrasts=(contrast("a", "perplexity", 1.0, 0.2),))
     made = record(row("a", values["a"]), compared, row("c", values["c"]))
     (order,) = orders(TABLE, made)
@@ -254,6 +242,7 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path, monk
     assert made.rows[0].seeds[0].scores["perplexity"] == reproduction.results[0].scores["perplexity"].value
     assert made.rows[0].signatures["perplexity"] == reproduction.results[0].scores["perplexity"].signature
     assert set(made.rows[0].differences) == set(changes)
+    assert made.rows[0].recipe_sha256 == records.recipe_digest(table, table.rows[0], "kiros2014/gt2")
     page = render_pages([made])["kiros2014.md"]
     assert f"**{made.rows[0].seeds[0].scores['perplexity']:.2f}** ± 0.00" in page and "`text.min_count=1`" in page
     assert page.count("| none |") == sum(one.recipe is not None for one in table.rows) - 2
@@ -261,12 +250,36 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path, monk
         records.collect(tmp_path)
 
 
+def test_a_row_is_marked_if_its_recipe_has_changed_since_it_was_measured(tmp_path, monkeypatch):
+    table, folder, recipe = find_table("kiros2014/table1"), tmp_path / "recipes", "kiros2014/mlbl-b"
+    shuffled, right = (next(one for one in table.rows if one.name == name) for name in ("MLBL-B-R", "MLBL-B"))
+    stored = records.recipe_digest(table, right, recipe)
+    assert stored not in (None, records.recipe_digest(table, shuffled, recipe))
+    copytree(recipe_folder(), folder)
+    monkeypatch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
+
+    def marked(digest):
+        made = row("MLBL-B", [18.0]).model_copy(update={"recipe": recipe, "recipe_sha256": digest})
+        pages = render_pages([record(made).model_copy(update={"table": table.name})])
+        assert ("older than the recipe |" in pages["index.md"]) == ("**Limner**, older" in pages["kiros2014.md"])
+        return next(line for line in pages["kiros2014.md"].splitlines() if "**Limner**" in line).split("|")[2].strip()
+
+    assert (marked(stored), marked(None)) == ("**Limner**", "**Limner**, recipe not recorded")
+    file = folder / f"{recipe}.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(f"# A comment.\n{text.replace('description: ', 'description: Another ')}", encoding="utf-8")
+    assert marked(stored) == "**Limner**"
+    file.write_text(f"{text}decoding: {{beam_size: 7}}\n", encoding="utf-8")
+    assert marked(stored) == "**Limner**, older than the recipe"
+
+
 def test_rows_that_were_measured_earlier_are_kept():
     better = contrast("LBL", "bleu4", 1.0, 0.03)
     old = record(row("LBL", [20, 21]), row("MLBL-B", [18], contrasts=(better,)), row("MLBL-F", [17]))
     new = record(row("Back-off GT2", [30]), row("MLBL-F", [19]))
     update = {"commands": ("limner reproduce again",), "machines": ("another",), "versions": {"torch": "3"}}
-    old, new = old.model_copy(update={**KIROS, "versions": {"torch": "2"}}), new.model_copy(update={**KIROS, **update})
+    kiros = {"table": "kiros2014/table1"}  # whose order of rows a merged record has
+    old, new = old.model_copy(update={**kiros, "versions": {"torch": "2"}}), new.model_copy(update={**kiros, **update})
     both = records.merged(old, new)
     assert [one.row for one in both.rows] == ["Back-off GT2", "LBL", "MLBL-B", "MLBL-F"]
     assert [[seed.scores["perplexity"] for seed in one.seeds] for one in both.rows] == [[30], [20, 21], [18], [19]]

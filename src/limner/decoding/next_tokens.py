@@ -42,6 +42,9 @@ class NextTokens(Protocol):
     def split(self, sizes: Sequence[int]) -> Sequence[NextTokens]:
         """Split the log-probabilities into parts of `sizes` consecutive examples."""
 
+    def hypotheses(self, rows: slice) -> NextTokens:
+        """Return the log-probabilities of some hypotheses of every example."""
+
     def gather(self, tokens: Tokens) -> Floats:
         """Return the values of some tokens (N, K, C)."""
 
@@ -80,6 +83,9 @@ class NumpyNextTokens:
 
     def split(self, sizes: Sequence[int]) -> list[NumpyNextTokens]:
         return [NumpyNextTokens(part) for part in np.split(self.values, np.cumsum(sizes)[:-1])]
+
+    def hypotheses(self, rows: slice) -> NumpyNextTokens:
+        return NumpyNextTokens(self.values[:, rows])
 
     def gather(self, tokens: Tokens) -> Floats:
         return np.take_along_axis(self.values, tokens, 2)

@@ -100,9 +100,11 @@ class Sampler:
 
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Draw continuations."""
-        token = next_tokens.draw(self.sample, self.draws[beam.live, beam.length])
-        if self.sample.greedy_first:
-            token[:, 0] = next_tokens.best(1, groups=token.shape[1]).token[:, 0, 0]
+        greedy = int(self.sample.greedy_first)
+        uniform = self.draws[beam.live, beam.length]
+        token = next_tokens.hypotheses(slice(greedy, None)).draw(self.sample, uniform[:, greedy:])
+        if greedy:
+            token = np.concatenate([next_tokens.hypotheses(slice(1)).best(1).token[:, 0], token], 1)
         total = beam.total + next_tokens.gather(token[:, :, None])[:, :, 0]
         return continue_each(token, total)
 

@@ -120,6 +120,9 @@ class TorchNextTokens:
     def split(self, sizes: Sequence[int]) -> list[TorchNextTokens]:
         return [TorchNextTokens(part) for part in torch.split(self.values, list(sizes))]
 
+    def hypotheses(self, rows: slice) -> TorchNextTokens:
+        return TorchNextTokens(self.values[:, rows])
+
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.values.device)
 

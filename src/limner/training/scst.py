@@ -225,7 +225,9 @@ def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Senten
     lengths = torch.tensor(
         [len(hypothesis.tokens) + hypothesis.ended for hypothesis in hypotheses], device=sampled.target_mask.device
     )
-    sampled.target_mask = torch.arange(sampled.target_mask.shape[1], device=lengths.device) < lengths[:, None]
+    longest = int(lengths.max())  # where the longest was cut off, no sentence has a factor for the last position
+    sampled.target_in, sampled.target_out = sampled.target_in[:, :longest], sampled.target_out[:, :longest]
+    sampled.target_mask = torch.arange(longest, device=lengths.device) < lengths[:, None]
     return sampled
 
 

@@ -1,4 +1,4 @@
-"""BPE dropout: its limits, its distribution against enumeration, and trainings with it."""
+"""BPE dropout and source masks: limits, the distribution of subwords against enumeration, and trainings with them."""
 
 import itertools
 from collections import Counter
@@ -11,6 +11,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
+from limner.data.source_masks import LastWordsMask, MaskedTokenizer
 from limner.errors import RunError, SettingsError
 from limner.inference.load import load
 from limner.runs.recipe import Recipe
@@ -18,7 +19,7 @@ from limner.runs.trained_model import load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
-from limner.training.epoch import BPEDropout, draw_subwords
+from limner.training.epoch import BPEDropout, draw_tokens
 from limner.training.loop import train
 
 SENTENCES = [
@@ -58,13 +59,6 @@ def test_without_dropout_the_subwords_are_those_of_the_tokenizer(sentences, sett
         assert segment(tokenizer.encode(text), Random(1)) == tokenizer.encode(text)
 
 
-def test_with_all_merges_left_out_the_subwords_are_characters(tokenizer):
-    segment = BPEDropout(tokenizer, 1.0)
-    for text in SENTENCES:
-        characters = [*"".join(WORD_START + word for word in tokenizer.words(text))]
-        assert spelled(tokenizer, segment(tokenizer.encode(text), Random(1))) == characters
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_the_words_stay_the_same(tokenizer, rate):
     segment, random = BPEDropout(tokenizer, rate), Random(2)
@@ -91,7 +85,7 @@ def exact(tokens, merges, rate):
     return result
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("word", ["läuft", "Strand", "Männer"])
 def test_the_distribution_is_that_of_enumeration(tokenizer, word, rate):
     number, segment, random = 4000, BPEDropout(tokenizer, rate), Random(3)
@@ -143,26 +137,31 @@ def test_a_resumed_run_equals_an_uninterrupted_one(corpus, tmp_path, moment):
     assert_equal_weights(run, whole)
 
 
-def test_the_saved_tokenizer_is_that_of_a_training_without_dropout(corpus, tmp_path):
-    with_dropout = train(recipe_of(epochs=1), corpus, tmp_path / "with")
+def test_the_saved_tokenizer_is_that_of_a_training_without_draws(corpus, tmp_path):
     without = train(recipe_of(epochs=1, bpe_dropout=0), corpus, tmp_path / "without")
-    assert (with_dropout / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
-    assert (with_dropout / "model.safetensors").read_bytes() != (without / "model.safetensors").read_bytes()
+    for name, drawn in (("dropout", {}), ("masks", {"bpe_dropout": 0, "source_masks": ["last:1"]})):
+        run = train(recipe_of(epochs=1, **drawn), corpus, tmp_path / name)
+        assert (run / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
+        assert (run / "model.safetensors").read_bytes() != (without / "model.safetensors").read_bytes()
 
 
-def test_subwords_depend_on_epoch_and_row_and_not_on_the_order(corpus, tmp_path):
+def test_draws_depend_on_epoch_and_row_and_not_on_the_order(corpus, tmp_path):
     run = load_trained_model(train(recipe_of(epochs=1), corpus, tmp_path / "run"))
     target, source = TargetLanguage("de", run.tokenizer), SourceLanguage("en", run.source_tokenizer)
     examples = Examples.of_split(corpus, "train", target, None, source=source)
     rows = range(len(examples))
-    first, second = (examples.batch(range(8), draw_subwords(examples, 0.3, 1, epoch, rows).tokens) for epoch in (0, 1))
-    reverse = examples.batch(range(7, -1, -1), draw_subwords(examples, 0.3, 1, 0, rows[::-1]).tokens)
-    some = examples.batch(range(8), draw_subwords(examples, 0.3, 1, 0, rows[:8]).tokens)
+    first, second = (examples.batch(range(8), draw_tokens(examples, 0.3, 1, epoch, rows).get) for epoch in (0, 1))
+    reverse = examples.batch(range(7, -1, -1), draw_tokens(examples, 0.3, 1, 0, rows[::-1]).get)
+    some = examples.batch(range(8), draw_tokens(examples, 0.3, 1, 0, rows[:8]).get)
     assert first.target_out.tolist() == some.target_out.tolist()
     assert first.target_out.tolist() == reverse.target_out.flip(0).tolist()
     assert first.target_out.tolist() != second.target_out.tolist()
     assert first.source.tolist() != second.source.tolist()
     assert first.source[0].tolist() != first.source[4].tolist(), "equal sentences differ"
+    masking = MaskedTokenizer(run.source_tokenizer, LastWordsMask(1))
+    drawn = [draw_tokens(examples, 0, 1, epoch, rows[:1], [masking])[0][1] for epoch in range(9)]
+    text = examples.pair(0).source
+    assert {*map(tuple, drawn)} == {tuple(source.tokenizer.encode(text)), tuple(masking.encode(text))}
 
 
 @pytest.mark.parametrize(

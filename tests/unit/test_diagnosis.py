@@ -10,17 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
-from limner.apps.diagnosis.source_words import (
-    LastWordsMask,
-    MaskedTokenizer,
-    WordListMask,
-    create_mask,
-    expresses_sense,
-    find_ambiguous_inputs,
-)
+from limner.apps.diagnosis.ambiguity import expresses_sense, find_ambiguous_inputs
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, ItemSentence
+from limner.data.source_masks import LastWordsMask, MaskedTokenizer, WordListMask, create_mask
 from limner.decoding.scoring import score_examples
 from limner.errors import LimnerError, SettingsError
 from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis

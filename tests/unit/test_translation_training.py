@@ -91,6 +91,10 @@ def test_a_translation_model_needs_a_source_language():
         recipe_of(data={"source_lang": None})
     with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', but model 'mrnn' does not translate"):
         Recipe.parse({"data": {"lang": "en", "source_lang": "de"}, "model": {"name": "mrnn"}})
+    with pytest.raises(
+        SettingsError, match=r"training\.source_masks is .*colours.*, but model 'mrnn' does not translate"
+    ):
+        Recipe.parse({"data": {"lang": "en"}, "model": {"name": "mrnn"}, "training": {"source_masks": ["colours"]}})
 
 
 def test_source_text_settings_differ_in_the_language_only():

@@ -141,8 +141,3 @@ class TokenLists(Sequence[list[int]]):
     def length(self, row: int) -> int:
         """Return the number of tokens of a list."""
         return self._ends[row + 1] - self._ends[row]
-
-
-def pair_lengths(targets: TokenLists, sources: TokenLists | None) -> list[tuple[int, int]]:
-    """Return the number of target tokens and of source tokens (0 for captioning) of each example: keys of batches."""
-    return [(targets.length(row), 0 if sources is None else sources.length(row)) for row in range(len(targets))]

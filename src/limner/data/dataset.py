@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from limner.data.batching import TokenLists, bounded_batches, pair_lengths
+from limner.data.batching import TokenLists, bounded_batches
 from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
 from limner.data.languages import (
     RegionItem,
@@ -136,11 +136,11 @@ class Examples:
     @property
     def texts(self) -> Iterator[str]:
         """Target sentence of each example as text."""
-        return map(self.text, range(len(self)))
+        return (self.pair(row).target for row in range(len(self)))
 
-    def text(self, row: int) -> str:
-        """Return the target sentence of an example."""
-        return text_pairs(self.items[self.owners[row]], self.target.lang, self.source)[self._pairs[row]].target
+    def pair(self, row: int) -> TextPair:
+        """Return the source and target sentence of an example."""
+        return text_pairs(self.items[self.owners[row]], self.target.lang, self.source)[self._pairs[row]]
 
     @classmethod
     def of_split(
@@ -211,7 +211,8 @@ class Examples:
     @property
     def lengths(self) -> list[tuple[int, int]]:
         """Number of target tokens and of source tokens of each example, the sort key of batches."""
-        return pair_lengths(self.targets, self.sources)
+        sources = self.sources
+        return [(self.targets.length(k), 0 if sources is None else sources.length(k)) for k in range(len(self))]
 
     def epoch_rows(self, seed: int, epoch: int) -> Sequence[int]:
         """Rows of one epoch, numbered from 0: all human-written examples and a random sample of the synthetic examples.

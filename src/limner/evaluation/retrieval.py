@@ -208,7 +208,7 @@ def _record(
                 image=paths[row],
                 rank=int(all_ranks.image_to_text[row]),
                 top=tuple(
-                    records.RetrievedSentence(text=examples.text(result), right=owners[result] == row)
+                    records.RetrievedSentence(text=examples.pair(result).target, right=owners[result] == row)
                     for result in _first(scores[:, row]).tolist()
                 ),
             )
@@ -216,7 +216,7 @@ def _record(
         ),
         text_to_image=tuple(
             records.TextToImageExample(
-                text=examples.text(row),
+                text=examples.pair(row).target,
                 rank=int(all_ranks.text_to_image[row]),
                 image_id=items[owners[row]].id,
                 top=tuple(

@@ -323,7 +323,7 @@ class Retriever:
         for row in scores.argsort(descending=True, stable=True).tolist():
             if len(best) == count:
                 break
-            text, owner = examples.text(row), items[examples.owners[row]]
+            text, owner = examples.pair(row).target, items[examples.owners[row]]
             best.setdefault(text, RetrievalResult(owner.id, _media_path(owner, collection), text, float(scores[row])))
         return list(best.values())
 

@@ -231,11 +231,10 @@ class Recipe(Settings):
     def _translation_has_source_language(self) -> Self:
         if self.model.translates and self.data.source_lang is None:
             raise ValueError(f"model '{self.model.name}' translates: set the source language, data.source_lang")
-        if not self.model.translates and self.data.source_lang is not None:
-            raise ValueError(
-                f"data.source_lang is '{self.data.source_lang}', but model '{self.model.name}' does not translate; "
-                "leave it out"
-            )
+        unused = {"data.source_lang": self.data.source_lang, "training.source_masks": self.training.source_masks}
+        for name, value in unused.items():
+            if value and not self.model.translates:
+                raise ValueError(f"{name} is '{value}', but model '{self.model.name}' does not translate; leave it out")
         return self
 
 

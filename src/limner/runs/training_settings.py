@@ -161,6 +161,9 @@ class TrainingSettings(Settings):
     bpe_dropout: Rate = 0.0
     """Probability of leaving out a merge in the subwords of a training sentence (Provilkov et al., 2020), drawn anew
     for every sentence and epoch; validation and translation use all merges. Needs `text.level` 'bpe'."""
+    source_masks: tuple[str, ...] = ()
+    """Masks of source words, as in `limner diagnose --mask` (colours, last:3 or a file of words). Every epoch, a
+    sentence has no mask or one of these, with equal probability (one model for each mask in Caglayan et al., 2019)."""
     clip_norm: PositiveWeight | None = None
     """Maximum norm of the gradient; larger gradients are scaled down."""
     ema_decay: Rate = 0.0

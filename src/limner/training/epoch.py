@@ -1,18 +1,20 @@
-"""One epoch of gradient descent, with subwords drawn anew by BPE dropout (`training.bpe_dropout`)."""
+"""One epoch of gradient descent, with source masks and subwords (`training.bpe_dropout`) drawn anew."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
 
 from torch.nn.utils import clip_grad_norm_
 
-from limner.data.batching import TokenLists, epoch_order, pair_lengths, prefetch
+from limner.data.batching import epoch_order, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
+from limner.data.source_masks import MaskedTokenizer, create_mask
 from limner.errors import TrainingError
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
@@ -22,41 +24,32 @@ from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
 from limner.training.state import Timestamp, TrainState
 
-
-class DrawnSubwords:
-    """Token ids of some examples, drawn for one epoch."""
-
-    def __init__(self, rows: Sequence[int]) -> None:
-        self.indices = {row: index for index, row in enumerate(rows)}
-        self.targets, self.sources = TokenLists(), TokenLists()
-
-    @property
-    def lengths(self) -> list[tuple[int, int]]:
-        """Number of target tokens and of source tokens of each example, in the order of the rows."""
-        return pair_lengths(self.targets, self.sources or None)
-
-    def tokens(self, row: int) -> tuple[Sequence[int], Sequence[int] | None]:
-        """Return the target and source token ids of an example; source ids are None for captioning."""
-        index = self.indices[row]
-        return self.targets[index], self.sources[index] if self.sources else None
+DrawnTokens = dict[int, tuple[Sequence[int], Sequence[int] | None]]
+"""Target and source token ids of examples by their rows, drawn for one epoch; source ids are None for captioning."""
 
 
-def draw_subwords(examples: Examples, rate: float, seed: int, epoch: int, rows: Sequence[int]) -> DrawnSubwords:
-    """Draw the subwords of examples in an epoch, numbered from 0.
+def draw_tokens(
+    examples: Examples, rate: float, seed: int, epoch: int, rows: Iterable[int], masked: Sequence[Tokenizer] = ()
+) -> DrawnTokens:
+    """Draw the source masks and the subwords of examples in an epoch, numbered from 0.
 
-    The subwords of a sentence depend on the seed, the epoch and the row alone: not on the order of the batches, the
-    number of processes, or an interruption of the training.
+    The draws of a sentence depend on the seed, the epoch and the row alone: not on the order of the batches, the number
+    of processes, or an interruption of the training. `masked` has a source tokenizer for each mask.
     """
-    subwords = DrawnSubwords(rows)
+    drawn: DrawnTokens = {}
     target_dropout = BPEDropout(examples.target.tokenizer, rate)
     source_dropout = None if examples.source is None else BPEDropout(examples.source.tokenizer, rate)
     for row in rows:
         random = Random(f"{seed}/{epoch}/{row}/subwords")
         target, source = examples.tokens(row)
-        subwords.targets.append(target_dropout(target, random))
-        if source_dropout is not None:
-            subwords.sources.append(source_dropout(source or (), random))
-    return subwords
+        if rate:
+            target = array("i", target_dropout(target, random))
+        if masked and (tokenizer := random.choice([None, *masked])) is not None:
+            source = array("i", tokenizer.encode(examples.pair(row).source))
+        if source is not None and source_dropout is not None and rate:
+            source = array("i", source_dropout(source, random))
+        drawn[row] = target, source
+    return drawn
 
 
 class BPEDropout:
@@ -125,14 +118,18 @@ class CrossEntropy:
 
     def __init__(self, run: TrainingContext, examples: Examples) -> None:
         self.run, self.examples = run, examples
-        self.drawn: DrawnSubwords | None = None
+        self.masked: list[Tokenizer] = []
+        if (source := examples.source) is not None:
+            masks = (create_mask(name, source.lang, examples.target.lang) for name in run.settings.source_masks)
+            self.masked = [MaskedTokenizer(source.tokenizer, mask) for mask in masks]
+        self.drawn: DrawnTokens = {}
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
-        """Draw the subwords of an epoch, and batches sorted by the numbers of subwords; see `Objective`."""
+        """Draw the masks and subwords of an epoch, and batches sorted by the numbers of subwords; see `Objective`."""
         settings, rows = self.run.settings, self.examples.epoch_rows(self.run.settings.seed, epoch)
-        if settings.bpe_dropout:
-            self.drawn = draw_subwords(self.examples, settings.bpe_dropout, settings.seed, epoch, rows)
-            lengths = self.drawn.lengths
+        if settings.bpe_dropout or self.masked:
+            self.drawn = draw_tokens(self.examples, settings.bpe_dropout, settings.seed, epoch, rows, self.masked)
+            lengths = [(len(target), len(source or ())) for target, source in self.drawn.values()]
         else:
             of_all = self.examples.lengths
             lengths = [of_all[row] for row in rows]
@@ -141,7 +138,7 @@ class CrossEntropy:
 
     def batch(self, rows: Sequence[int], epoch: int) -> Batch:
         """Collate a batch of the epoch whose batches were drawn last."""
-        return self.examples.batch(rows, None if self.drawn is None else self.drawn.tokens)
+        return self.examples.batch(rows, self.drawn.__getitem__ if self.drawn else None)
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the mean loss of the tokens of a batch."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from limner.apps.diagnosis import source_words
+from limner.apps.diagnosis import ambiguity
 from limner.apps.diagnosis.conditions import (
     PERPLEXITY,
     ConditionComparison,
@@ -15,6 +15,7 @@ from limner.apps.diagnosis.conditions import (
     DiagnosisSettings,
     item_percentage,
 )
+from limner.data import source_masks
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.sentence import Sentence
@@ -143,17 +144,17 @@ def _image_conditions(
 class MaskedInputs(NamedTuple):
     """The source sentences in which a mask selects at least one word."""
 
-    mask: source_words.SourceMask
+    mask: source_masks.SourceMask
     indices: list[int]  # positions in the sequence of inputs
     masked_words: int
-    expected: list[list[source_words.WordForms]]  # expected target words for each sentence
+    expected: list[list[source_masks.WordForms]]  # expected target words for each sentence
 
 
 def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
     model, source = comparison.model, comparison.model.source
     if source is None:
         raise SettingsError(f"mask '{name}': expected a translation model, got a captioning model without source words")
-    mask = source_words.create_mask(name, source.lang, model.recipe.data.lang)
+    mask = source_masks.create_mask(name, source.lang, model.recipe.data.lang)
     masked: dict[int, list[str]] = {}
     for index, entry in enumerate(comparison.inputs):
         words = source.tokenizer.words(entry.source or "")
@@ -172,7 +173,7 @@ def _measure_masking(
     """Translate the masked sentences under several image conditions, and compare with the unmasked sentences."""
     source = comparison.model.source_tokenizer
     assert source is not None, "only translation models have source words to mask"
-    model = comparison.model._replace(source_tokenizer=source_words.MaskedTokenizer(source, masked.mask))
+    model = comparison.model._replace(source_tokenizer=source_masks.MaskedTokenizer(source, masked.mask))
     inputs = [comparison.inputs[index] for index in masked.indices]
     outputs = []
     for name in ("right", "shuffled", "none"):
@@ -185,7 +186,7 @@ def _measure_masking(
     if expected_words:
         for output in outputs:
             counts = [
-                (source_words.count_recovered(expected, hypothesis.split()), len(expected))
+                (source_masks.count_recovered(expected, hypothesis.split()), len(expected))
                 for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
             output.metrics.insert(0, item_percentage("recovered", counts, inputs))
@@ -199,11 +200,11 @@ def _measure_ambiguity(
 ) -> measurements.AmbiguityResult | None:
     """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
     model, source = comparison.model, comparison.model.source
-    if source is None or source.lang != source_words.SOURCE_LANG:
+    if source is None or source.lang != ambiguity.SOURCE_LANG:
         return None
     words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
-    ambiguous = source_words.find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
-    swapped = source_words.items_of_other_sense(comparison.examples.items, comparison.settings.seed)
+    ambiguous = ambiguity.find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
+    swapped = ambiguity.items_of_other_sense(comparison.examples.items, comparison.settings.seed)
     included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
     if not included:
         return None
@@ -212,8 +213,8 @@ def _measure_ambiguity(
     def sense_accuracy(name: str, best: Iterable[Sentence]) -> ConditionOutput:
         hypotheses = [model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
         pairs = list(zip(hypotheses, included, strict=True))
-        correct = [(int(source_words.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
-        incorrect = [(int(source_words.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+        correct = [(int(ambiguity.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+        incorrect = [(int(ambiguity.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
         metrics = [item_percentage("correct_sense", correct, inputs), item_percentage("other_sense", incorrect, inputs)]
         return ConditionOutput(name, hypotheses, metrics)
 

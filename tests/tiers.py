@@ -26,7 +26,8 @@ TIERS = {"fast": "not slow and not long", "long": "long and not slow", "slow": "
 """Tiers by markers; every test is in exactly one of them."""
 LONG = (
     *("e2e/test_clients_libretranslate.py", "e2e/test_clients_ollama.py"),
-    *("e2e/test_clients_openai.py", "e2e/test_clients_page.py", "e2e/test_openapi.py", "e2e/test_page.py"),
+    *("e2e/test_clients_javascript.py", "e2e/test_clients_openai.py", "e2e/test_clients_page.py"),
+    *("e2e/test_openapi.py", "e2e/test_page.py"),
     *("e2e/test_search_service.py", "e2e/test_serve.py", "hostile/test_service.py"),  # services, browsers
     *("e2e/test_ray.py", "e2e/test_several_processes.py"),  # clusters, trainings of several processes
     *("e2e/test_features_resume.py", "e2e/test_resume.py", "hostile/test_kill.py"),  # kills

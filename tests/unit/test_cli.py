@@ -133,6 +133,7 @@ def test_user_errors_are_one_line(arguments, named, monkeypatch, tmp_path, comma
         ),
         (["doctor", "now"], "got unexpected extra argument", "limner doctor"),
         (["trian"], "no such command 'trian'; did you mean 'train'?", "limner"),
+        (["caption", "a.jpg"], "no such command 'caption'; did you mean 'describe'?", "limner"),
         (["--loud"], "no such option: --loud", "limner"),
     ],
 )

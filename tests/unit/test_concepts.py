@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ from limner.errors import RunError, SettingsError
 from limner.generation.request import RuleOptions
 from limner.generation.rules import CaptionRules, consensus
 from limner.inference.captioner import Captioner
+from limner.inference.load import load
 from limner.inference.scorer import Scorer
 from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of
 from limner.runs.trained_model import load_trained_model
@@ -184,9 +186,9 @@ def test_the_consensus_is_the_expected_share_of_common_ngrams():
 @pytest.mark.parametrize(
     ("weight", "penalty", "order"),
     [
-        (0.0, 0.7, (1, 0, 2)),  # the default penalty of the model: the exponent of the calibration, 1
-        (4.0, 0.7, (0, 2, 1)),
-        (0.0, 3.0, (0, 2, 1)),  # another penalty: long captions first
+        (0.0, 1.0, (1, 0, 2)),
+        (4.0, 1.0, (0, 2, 1)),
+        (0.0, 3.0, (0, 2, 1)),  # long captions first
     ],
 )
 def test_hypotheses_that_agree_come_first_and_a_requested_length_penalty_counts(weight, penalty, order):
@@ -194,12 +196,9 @@ def test_hypotheses_that_agree_come_first_and_a_requested_length_penalty_counts(
     concepts = concepts_with(weight=0.0, consensus=weight)
     request = SimpleNamespace(
         rule_options=RuleOptions(min_confidence=0.0),
-        decoding=DecodingSettings(beam_size=3, n_best=3, length_penalty=penalty),
+        decoding=DecodingSettings(beam_size=3, n_best=3), exponent=penalty,
         constraint=None, prefix=(), evidence=probabilities(cat=0.9, dog=0.9),
-        generator=SimpleNamespace(
-            tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0),
-            decoding=DecodingSettings(length_penalty=0.7),
-        ),
+        generator=SimpleNamespace(tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0)),
     )  # fmt: skip
     hypotheses = [
         Sentence((0,) * len(text.split()), log_prob, log_prob, text=text)
@@ -207,6 +206,13 @@ def test_hypotheses_that_agree_come_first_and_a_requested_length_penalty_counts(
     ]
     captions = CaptionRules(concepts, None).finish(request, hypotheses)
     assert [texts.index(caption.text) for caption in captions] == list(order)
+
+
+def test_a_length_penalty_that_is_given_counts_also_where_it_is_the_default_of_the_model():
+    chinese, cat = load(lang="zh"), Path(__file__).parents[2] / "docs" / "assets" / "photographs" / "cat.jpg"
+    penalties = {}, {"length_penalty": 1.0}, {"length_penalty": chinese.decoding.length_penalty}
+    default, one, given = (chinese.describe([cat], **penalty)[0][0].score for penalty in penalties)
+    assert default == pytest.approx(one) and given != pytest.approx(default)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7])

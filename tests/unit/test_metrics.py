@@ -63,7 +63,7 @@ def test_metrics_that_tokenise_receive_running_text():
     [
         (["a"], [["a"]], ["bleu5"], SettingsError, "no metric 'bleu5'.*bleu1, bleu2"),
         (["a", "b"], [["a"]], ["bleu1"], CollectionError, "2 hypotheses and 1 lists"),
-        ([], [], ["bleu1"], CollectionError, "empty"),
+        *(([], [], [name], CollectionError, "empty") for name in METRICS),
         (["a", "b"], [["a"], [" "]], ["bleu1"], CollectionError, "item 1 has no reference"),
     ],
 )

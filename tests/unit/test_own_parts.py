@@ -32,9 +32,8 @@ def own_model(model_name="own", **members):
         name: Literal[model_name] = model_name
         width: int = 3
 
-    return type(
-        "OwnModel", (torch.nn.Module,), {"encode": len, "start": len, "step": len, "Settings": Settings} | members
-    )
+    methods = dict.fromkeys(("encode", "start", "step", "forward"), len)
+    return type("OwnModel", (torch.nn.Module,), methods | {"Settings": Settings} | members)
 
 
 def test_a_registered_model_is_named_in_recipes_and_defined_again(registry):
@@ -51,7 +50,12 @@ def test_a_registered_model_is_named_in_recipes_and_defined_again(registry):
     [
         (own_model("mrnn"), "the name 'mrnn' belongs to MRNN"),
         (own_model(Settings=None), "expected a subclass of ConditionalLMSettings, got None"),
-        (type("NoSteps", (), {"Settings": own_model().Settings}), "found no encode, start, step"),
+        (
+            type("NoSteps", (torch.nn.Module,), {"Settings": own_model().Settings}),
+            "found no encode, start, step, forward",
+        ),
+        (type("NoModule", (), {"Settings": own_model().Settings}), "expected a subclass of torch.nn.Module"),
+        (own_model(Settings=limner.ConditionalLMSettings), r"Settings\.name: expected a name .*Literal\['mine'\]"),
     ],
 )
 def test_a_class_that_is_no_model_is_not_registered(model, reason):
@@ -77,6 +81,10 @@ def test_a_function_takes_the_place_of_a_backbone(own_tiny, recipe_of, tmp_path)
     backbone = limner.FunctionBackbone("mean", mean_colour, (3,))
     assert limner.extract(own_tiny, backbone).added == len(own_tiny)
     run = limner.train(recipe_of("mean", epochs=1), own_tiny, str(tmp_path / "run"))
+    changed = [limner.FunctionBackbone("mean", lambda image: np.zeros(3), (3,), version=text) for text in ("", "2")]
+    assert limner.extract(own_tiny, changed[0]).added == 0  # stored features are kept, see docs/python.md
+    with pytest.raises(FeatureError, match="mean"):
+        limner.extract(own_tiny, changed[1])
     image = own_tiny.image_path(own_tiny.items("val")[0])
     batch = limner.Captioner.load(run, backbone=backbone).batch(images=image)
     torch.testing.assert_close(batch.image.pooled[0], mean_colour(image), atol=1e-3, rtol=0)
@@ -105,6 +113,16 @@ def test_a_data_set_in_memory(tmp_path):
             limner.import_collection(kind, source, tmp_path / "other", ReaderOptions(split="train"))
 
 
+def test_a_misspelt_column_is_an_error_and_another_one_is_ignored(tmp_path, caplog):
+    for wrong, known in (("splt", "split"), ("language", "lang"), ("texts", "text")):
+        rows = [{"id": "a", "text": "a wall", "split": "train", "lang": "en"}]
+        rows[0][wrong] = rows[0].pop(known)
+        with pytest.raises(CollectionError, match=f"row 0: unknown column '{wrong}'; did you mean '{known}'"):
+            limner.import_collection("datasets", rows, tmp_path / "wrong")
+    limner.import_collection("datasets", [{"text": "a", "split": "val", "taken": "2020"}], tmp_path / "collection")
+    assert "ignored columns: taken" in caplog.messages
+
+
 def test_the_tensors_of_a_batch_give_the_scores(captioner, trained, tiny):
     sentences, image = ["a red wall", "a wall of a green house"], tiny.image_path(tiny.items("val")[0])
     batch = captioner.batch(sentences, images=image)
@@ -113,6 +131,8 @@ def test_the_tensors_of_a_batch_give_the_scores(captioner, trained, tiny):
     totals = (log_probs.gather(-1, batch.target_out[..., None])[..., 0] * batch.target_mask).sum(1)
     scores = limner.Scorer.load(trained).score(image, sentences)
     assert totals.tolist() == pytest.approx([score.log_prob for score in scores], abs=1e-4)
+    for empty in (captioner.batch([]), captioner.batch(images=[])):
+        assert empty.target_in.shape == (0, 1) and empty.ids == ()
     with pytest.raises(SettingsError, match="got 1 image and 2 sentences"):
         captioner.batch(sentences, images=[image])
 

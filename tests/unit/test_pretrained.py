@@ -78,6 +78,9 @@ def test_the_built_in_captioner_is_used_when_no_run_is_named(package, trained_on
 def test_a_language_without_a_captioner_is_named(package, trained_on_colours):
     with pytest.raises(SettingsError, match="lang 'fr': the built-in captioner has the languages en, de"):
         load(lang="fr")
+    for lang in ("German", "de-CH"):
+        with pytest.raises(SettingsError, match=rf"lang '{lang}': .* en, de; did you mean 'de'\?"):
+            load(lang=lang)
     with pytest.raises(SettingsError, match="has no effect on"):
         load(trained_on_colours, lang="de")
     result = CliRunner().invoke(app, ["score", "photo.jpg", "a dog", "--lang", "fr"])

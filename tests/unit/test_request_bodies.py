@@ -63,6 +63,15 @@ def test_half_a_surrogate_pair_is_refused_with_its_field(send, caplog):
     assert not caplog.records
 
 
+def test_objects_with_very_many_fields_are_refused_before_their_names_are_checked(send):
+    many = {f"field{number}": 1 for number in range(100_000)}
+    places = {"/api/generate": "options", "/api/chat": "body", "/v1/describe": "body", "/translate": "body"}
+    bodies = [json.dumps({"options": many} if place == "options" else many) for place in places.values()]
+    for place, answer in zip(places.values(), send([*zip(places, bodies, [JSON] * 4, strict=True)]), strict=True):
+        assert answer.status_code == 400 and "Limner-Ignored" not in answer.headers
+        assert message_of(answer).startswith(f"{place}: expected at most 1,000 fields, got 100,000; leave out")
+
+
 def test_whole_surrogate_pairs_are_characters(send):
     answers = send(
         [

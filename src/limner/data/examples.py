@@ -319,7 +319,7 @@ def _pad(sequences: Sequence[Sequence[int]], min_length: int = 0) -> tuple[Tenso
     import torch
 
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)[:, None]
-    tokens = np.full((len(sequences), max(min_length, int(lengths.max()))), SPECIAL_TOKENS.pad, dtype=np.int64)
+    tokens = np.full((len(sequences), max(min_length, int(lengths.max(initial=0)))), SPECIAL_TOKENS.pad, dtype=np.int64)
     tokens[np.arange(tokens.shape[1]) < lengths] = [token_id for sequence in sequences for token_id in sequence]
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 """Index of the first token or word, and index after the last token or word."""
-NOT_SURE = "not sure"
-"""Text printed in place of a caption that is withheld."""
+NOT_SURE = {"en": "not sure", "de": "nicht sicher", "zh": "不确定"}
+"""Text printed in place of a caption that is withheld, by the language of the captions; English for others."""
 
 
 class Derivation(NamedTuple):
@@ -33,7 +33,7 @@ class Sentence(NamedTuple):
     """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
     score: float
     """Score that sentences are ranked by: log_prob / length ** length_penalty, see `DecodingSettings`. Where concepts
-    choose, the exponent is 1 unless the request changes it, and a hypothesis has the evidence of the concepts and its
+    choose, the exponent is 1 unless the request names one, and a hypothesis has the evidence of the concepts and its
     weighted consensus added."""
     ended: bool = True
     """False where the sentence was cut off at `max_length`."""

@@ -203,5 +203,5 @@ class BaseCaptioner(ABC):
             for image, words, prefix in zip(images, included, starts, strict=True)
         ]
         for request in requests:
-            request.rule_options = rule_options
+            request.rule_options, request.exponent = rule_options, decoding.get("length_penalty", request.exponent)
         return requests

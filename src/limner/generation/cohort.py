@@ -84,7 +84,7 @@ class Cohort:
         tokenizer = request.generator.tokenizer
         sentences = [sentence._replace(copied=request.copied).decoded(tokenizer) for sentence in kept]
         if rules is not None and has_rules:
-            sentences = self._scored(row, rules.finish(request, sentences), rules.length_penalty(request))
+            sentences = self._scored(row, rules.finish(request, sentences), request.exponent)
         request.finished(sentences)
 
     def _scored(self, row: int, sentences: Sequence[Sentence], exponent: float) -> list[Sentence]:

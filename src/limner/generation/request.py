@@ -66,9 +66,6 @@ class RuleOptions(NamedTuple):
     """Confidence below which a caption is replaced or withheld; None for the threshold of the concepts."""
 
 
-NO_RULE_OPTIONS = RuleOptions()
-
-
 class Request:
     """One input of generation, with its intermediate results and its sentences.
 
@@ -106,8 +103,10 @@ class Request:
         """Tokens that the sentence starts with."""
         self.copied = generator.tokenizer.unknown_pieces(prefix) if prefix else ()
         """Pieces of the prefix that are not in the vocabulary."""
-        self.rule_options: RuleOptions = NO_RULE_OPTIONS
+        self.rule_options: RuleOptions = RuleOptions()
         """Options of the rules of the generator."""
+        self.exponent: float = 1.0
+        """Exponent of the length where the rules rank: 1, as in their calibration, or the length penalty requested."""
         self.trace: Trace | None = None
         """Called with every step of the search, for a request that is decoded alone."""
         self.streams = False

@@ -61,12 +61,6 @@ class CaptionRules:
         """Whether the concepts choose among the hypotheses of a beam."""
         return self.concepts is not None and request.rule_options.concepts and request.decoding.sample is None
 
-    @staticmethod
-    def length_penalty(request: Request) -> float:
-        """Return the exponent of the length: 1, as in the calibration, unless a request changes the default."""
-        requested = request.decoding.length_penalty
-        return 1.0 if requested == request.generator.decoding.length_penalty else requested
-
     def bonus(self, request: Request) -> Floats | None:
         """Return the evidence for the word of each token in a search without prefix and samples, (V,)."""
         concepts = self.concepts
@@ -162,7 +156,7 @@ class CaptionRules:
         confidence = concepts.confidence(mentions, probabilities)
         confidence *= float(probabilities[concepts.file.photograph])
         if evidence is not None:
-            score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, self.length_penalty(request))
+            score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, request.exponent)
             score += concepts.evidence(mentions, evidence)
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
 

@@ -18,7 +18,7 @@ from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError, counted
 from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.generation.must_include import compile_words
-from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions
+from limner.generation.request import Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import images_of_sentences
 from limner.inference.explain import Explanation, explain
@@ -101,7 +101,6 @@ class TextGenerator:
         settings: DecodingSettings,
         *,
         prefix: str = "",
-        rule_options: RuleOptions = NO_RULE_OPTIONS,
         trace: Trace | None = None,
     ) -> Request:
         """Return the request for the sentences of an input; see `Request` for the arguments.
@@ -119,7 +118,7 @@ class TextGenerator:
             source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
             constraint=compile_words(self.tokenizer, words) if words else None,
         )
-        request.rule_options, request.trace = rule_options, trace
+        request.trace = trace
         return request
 
     def batch(
@@ -132,7 +131,7 @@ class TextGenerator:
         """Collate sentences and their inputs to the tensors that the models read, `models[k].model(batch)`.
 
         Args:
-            targets: N captions or translations; None for none, as decoding needs.
+            targets: N captions or translations, of which there may be none (N = 0); None for decoding, without targets.
             images: N images, or one image of all sentences; None for none.
             sources: N source sentences of a translation model; None for another model.
 
@@ -141,7 +140,7 @@ class TextGenerator:
             MediaError: an image cannot be read.
         """
         count = 1 if images is None or is_image(images) else len(images)  # type: ignore[arg-type]  # a list
-        texts = targets or sources or [""] * count
+        texts = next((given for given in (targets, sources) if given is not None), [""] * count)
         if sources is not None and len(sources) != len(texts):
             raise SettingsError(f"expected {counted(len(texts), 'source sentence')}, got {len(sources):,}")
         inputs = images_of_sentences(texts, images)

@@ -155,7 +155,7 @@ class ImageSearcher:
 
         One or two concepts, which were trained on more photographs of these things, rank the images alone, and the
         cosine orders ties; for more concepts the cosine counts as well. Without a concept, the score is gamma s(w, I).
-        A query whose concepts have a mean probability below `TAG_PROBABILITY` in all images is logged.
+        A query none of whose concepts has the probability `TAG_PROBABILITY` in any image is logged.
 
         Args:
             sentence: the query w.
@@ -167,12 +167,15 @@ class ImageSearcher:
         """
         if not sentence.strip():
             raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
-        count = len(set(self.concepts.mentions(sentence)))
+        mentions = set(self.concepts.mentions(sentence))
         self._check_words(sentence)
+        count, columns = len(mentions), [column for columns in mentions for column in columns]
         weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
-        log_probs = self.concepts.log_probs(sentence, np.asarray(vectors, np.float32))
-        if count and len(log_probs) and log_probs.max() < count * math.log(TAG_PROBABILITY):
-            logger.warning(f"no image is likely to show '{sentence}'; the images that come closest follow")
+        values = np.asarray(vectors, np.float32)
+        log_probs = self.concepts.log_probs(sentence, values)
+        is_doubtful = count and len(values) and log_probs.max() < count * math.log(TAG_PROBABILITY)
+        if is_doubtful and self.concepts.of_vectors(values, columns).max() < TAG_PROBABILITY:
+            logger.warning(f"nothing in '{sentence}' is recognised for sure in an image; the closest images follow")
         scores = CONCEPT_WEIGHT * log_probs
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)

@@ -227,8 +227,9 @@ def _not_an_image(source: ImageInput, name: str) -> str:
     size = len(source) if isinstance(source, bytes) else Path(str(source)).stat().st_size
     if size == 0:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
-    extra = "" if "HEIF" in _formats() else " (HEIC needs the optional extra 'heic': pip install 'limner[heic]')"
-    return f"{name}: not an image; expected one of {', '.join(_formats())}{extra}; convert it or leave it out"
+    is_heic = Path(name).suffix.lower() in _FORMATS["HEIF"] and "HEIF" not in _formats()
+    extra = "; HEIC needs the extra 'heic': pip install 'limner[heic]'" if is_heic else ""
+    return f"{name}: not an image that can be read{extra}; convert it to JPEG or PNG, or leave it out"
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:

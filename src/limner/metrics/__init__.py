@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
-from limner.metrics.base import Metric, MetricUnavailable, References, Statistics, check_corpus
+from limner.metrics.base import Metric, MetricUnavailable, References, Statistics, check_corpus, require_sentences
 from limner.metrics.base import Score as Score
 from limner.metrics.caption import CAPTION_SCORES as CAPTION_SCORES
 from limner.metrics.caption import CIDER, ROUGE_L
@@ -206,8 +206,7 @@ def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
     Sentences are tokens joined by spaces. The scores are `novel` in percent, if there are training sentences, and the
     number of distinct tokens, `distinct_words`.
     """
-    if not hypotheses:
-        raise CollectionError("expected generated sentences, found none: the split is empty")
+    require_sentences(hypotheses)
     known = IdSet(" ".join(sentence.split()) for sentence in training)
     generated = [" ".join(sentence.split()) for sentence in hypotheses]
     counts = f"sentences:{len(generated)}|tok:given"

@@ -81,6 +81,12 @@ class Metric:
         return Score(self.name, self.value(totals), self.signature(references))
 
 
+def require_sentences(corpus: Sequence[object]) -> None:
+    """Raise CollectionError for a corpus without sentences, of which no metric has a value."""
+    if not corpus:
+        raise CollectionError("expected sentences to score, found none: the split is empty")
+
+
 def check_corpus(hypotheses: Sequence[str], references: References) -> list[list[str]]:
     """Check that every hypothesis has at least one reference.
 
@@ -92,8 +98,7 @@ def check_corpus(hypotheses: Sequence[str], references: References) -> list[list
             f"expected one list of references for each hypothesis, found {len(hypotheses)} hypotheses and "
             f"{len(references)} lists"
         )
-    if not hypotheses:
-        raise CollectionError("expected sentences to score, found none: the split is empty")
+    require_sentences(hypotheses)
     nonblank = [[reference for reference in item_references if reference.strip()] for item_references in references]
     for index, item_references in enumerate(nonblank):
         if not item_references:

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from limner.metrics.base import Metric, References, Statistics, percentage
+from limner.metrics.base import Metric, References, Statistics, percentage, require_sentences
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ class CiderD:
 
     def __init__(self, references: Sequence[Sequence[Sequence[str]]], cached_items: int = CACHED_ITEMS) -> None:
         """Count the document frequencies in the tokens of the references of N items; keep the vectors of some items."""
+        require_sentences(references)
         frequencies: Counter[Ngram] = Counter()
         for item_references in references:
             frequencies.update({ngram for tokens in item_references for ngram in count_ngrams(tokens)})

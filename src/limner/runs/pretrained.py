@@ -6,6 +6,7 @@ The built-in models are trained models in the package, with weights in float16. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,14 @@ def pretrained_run(lang: str | None = None) -> Path:
         raise RunError(f"{PRETRAINED}: found no weights of the built-in captioner; install Limner again")
     lang = lang or DEFAULT_LANG
     if lang not in languages:
+        from limner.text.queries import LANGUAGE_NAMES
+
+        codes = {name.lower(): code for code, name in LANGUAGE_NAMES.items()}
+        code = codes.get(str(lang).lower(), re.split("[-_]", str(lang))[0])
         raise SettingsError(
-            f"lang '{lang}': the built-in captioner has the languages {', '.join(languages)}; choose one of them"
-            f"{did_you_mean(lang, languages)}, or a model of another language (--model RUN or hub:ORG/NAME)"
+            f"lang '{lang}': the built-in captioner has the languages {', '.join(languages)}"
+            f"{did_you_mean(code, languages) or '; choose one of them'} Or name a model of another language, a run or "
+            "hub:ORG/NAME"
         )
     return PRETRAINED / lang
 

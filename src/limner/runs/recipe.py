@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union
 
 from pydantic import field_validator, model_validator
+from torch import nn
 
 from limner.bounds import Bounds, Count, FewOrNone, Length, LengthOrNone, Measured, Rate
 from limner.decoding.settings import DecodingSettings
@@ -252,11 +253,19 @@ def register(model: ModelT) -> ModelT:
     Raises:
         SettingsError: the class has no such settings, lacks a method, or has the name of another model.
     """
-    settings = getattr(model, "Settings", None)
+    settings, label = getattr(model, "Settings", None), getattr(model, "__name__", repr(model))
     if not (isinstance(settings, type) and issubclass(settings, ConditionalLMSettings)):
-        raise SettingsError(f"{model.__name__}.Settings: expected a subclass of ConditionalLMSettings, got {settings}")
-    if missing := [name for name in ("encode", "start", "step") if not hasattr(model, name)]:
-        raise SettingsError(f"{model.__name__}: expected the methods of ConditionalLM, found no {', '.join(missing)}")
+        raise SettingsError(
+            f"{label}.Settings: expected a subclass of ConditionalLMSettings, got {settings}; write 'class "
+            "Settings(limner.ConditionalLMSettings)' in the class"
+        )
+    if not (isinstance(model, type) and issubclass(model, nn.Module)):
+        raise SettingsError(f"{label}: expected a subclass of torch.nn.Module, whose parameters are trained; add it")
+    if not isinstance(settings.model_fields["name"].default, str):
+        raise SettingsError(f"{label}.Settings.name: expected a name for recipes; write name: Literal['mine'] = 'mine'")
+    methods = [name for name in ("encode", "start", "step") if not hasattr(model, name)]
+    if missing := [*methods, *(["forward"] if model.forward is nn.Module.forward else [])]:
+        raise SettingsError(f"{label}: expected the methods of ConditionalLM, found no {', '.join(missing)}; add them")
     for known, other in list(MODELS.items()):
         if (name := known.model_fields["name"].default) != settings.model_fields["name"].default:
             continue

@@ -32,6 +32,14 @@ PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
 """Headings of the groups of commands in `limner --help`, in this order."""
 
 VERBOSE = "--verbose"
+SYNONYMS = {
+    "caption": "describe",
+    "generate": "describe",
+    "retrieve": "search",
+    "extract": "features",
+    "test": "evaluate",
+}
+"""Commands by other terms of the field, for suggestions."""
 COMMANDS: dict[str, typer.models.CommandInfo] = {}
 """Commands of the modules that are imported, by name; see `limner.apps.cli.options.command`."""
 
@@ -63,7 +71,9 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         """Find a command by its name."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS)}")
+            name = SYNONYMS.get(args[0].lower())
+            similar = f"; did you mean '{name}'?" if name else did_you_mean(args[0], COMMANDS)
+            ctx.fail(f"No such command '{args[0]}'{similar}")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from unicodedata import normalize
 
-from limner.apps.cli.terminal import err, printable, tab_separated
+from limner.apps.cli.terminal import err, print_columns, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.files import read_bytes, write_error, write_text
 from limner.files.structured import parse_json
@@ -59,21 +59,28 @@ def choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | No
 
 @contextmanager
 def caption_output(
-    output: Path | None, kind: CaptionFormat, columns: Sequence[str] = (), *, ranked: bool = False
+    output: Path | None, kind: CaptionFormat, columns: Sequence[str] = (), *, ranked: bool = False, lang: str = "en"
 ) -> Iterator[WriteCaptions]:
     """Yield a function that writes the captions of an input immediately.
 
     `columns` are written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin': 'model'
     for generated captions and 'file' for existing captions. The captions are printed if the file cannot be written.
-    `ranked` says whether text has log-probabilities, also of an input with one caption.
+    `ranked` says whether text has scores, also of an input with one caption; `lang` is the language of the captions.
     """
+    if ranked and kind == "text" and output is None:
+        print_columns("image", "caption", "score", *(["tags"] if "tags" in columns else []))
     with nullcontext() if output is None else OutputStream(output) as stream:
         emit: Callable[[str], object] = partial(print, end="", flush=True) if stream is None else stream.write
-        yield from _write(emit, kind, columns, ranked)
+        yield from _write(emit, kind, columns, ranked, lang=lang)
 
 
 def _write(
-    emit: Callable[[str], object], kind: CaptionFormat, columns: Sequence[str], ranked: bool = False, head: bool = True
+    emit: Callable[[str], object],
+    kind: CaptionFormat,
+    columns: Sequence[str],
+    ranked: bool = False,
+    head: bool = True,
+    lang: str = "en",
 ) -> Iterator[WriteCaptions]:
     records: list[dict[str, Any]] = []
 
@@ -85,7 +92,7 @@ def _write(
         elif kind == "jsonl":
             emit(to_json(_record(file, result, columns)) + "\n")
         elif not isinstance(result, LimnerError):
-            emit("".join(_lines(file, result, kind, columns, ranked or len(result) > 1)))
+            emit("".join(_lines(file, result, kind, columns, ranked or len(result) > 1, lang)))
 
     if head and kind in ("tsv", "csv"):
         emit(_row((*COLUMNS, *columns), kind))
@@ -111,9 +118,9 @@ def _record(file: Path, result: Captions, columns: Sequence[str]) -> dict[str, A
 
 
 def _lines(
-    file: Path, result: list[Sentence] | str, kind: CaptionFormat, columns: Sequence[str], ranked: bool
+    file: Path, result: list[Sentence] | str, kind: CaptionFormat, columns: Sequence[str], ranked: bool, lang: str
 ) -> Iterator[str]:
-    """Yield the lines of an input; where captions are ranked, text has the log-probability.
+    """Yield the lines of an input; where captions are ranked, text has the score.
 
     A withheld caption is `NOT_SURE` in text, and empty in tables.
     """
@@ -125,9 +132,10 @@ def _lines(
     for rank, hypothesis in enumerate(result, 1):
         text = hypothesis.display_text
         if kind == "text":
-            log_prob = (f"{hypothesis.log_prob:.2f}",) if ranked else ()
+            score = (f"{hypothesis.score:.2f}",) if ranked else ()
             tags = (format_tags(hypothesis.tags),) if "tags" in columns else ()
-            yield tab_separated(file, text if hypothesis.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
+            text = text if hypothesis.is_sure else NOT_SURE.get(lang, NOT_SURE["en"])
+            yield tab_separated(file, text, *score, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if hypothesis.confidence is None else f"{hypothesis.confidence:.4f}",

@@ -148,7 +148,8 @@ def describe(
         results = describe_distributed(runs, files, ray, place, prefix=prefix, options=changes, loading=loading)
     if stored is not None:
         stored.begin_tables(columns)
-    opened = caption_output(output, kind, columns, ranked=change_decoding(captioner.decoding, decoding).n_best > 1)
+    ranked = change_decoding(captioner.decoding, decoding).n_best > 1
+    opened = caption_output(output, kind, columns, ranked=ranked, lang=captioner.lang)
     errors: list[LimnerError] = [] if stored is None else stored.errors
     with _writer(opened, len(files), stored, captioner.lang, errors) as (write_result, described):
         for file, (_, result) in zip(files, results, strict=True):

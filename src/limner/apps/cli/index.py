@@ -87,6 +87,9 @@ def index(
 
         searcher = HubSpace(retriever, device)
     opened = FolderIndex(folder, index, searcher)
+    if index is None and not opened.path.exists():
+        note = f"the index is written to {printable(opened.path)}; --index DIR names another place"
+        err.print(note, soft_wrap=True, highlight=False)
     if not rebuild:
         opened.require_run(run, changed)
     if not (rebuild or verify):

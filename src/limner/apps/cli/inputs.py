@@ -91,7 +91,6 @@ def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recu
         logger.warning("%s: %s not read; name a hidden file to read it", folder, count)
     if inside:
         return inside
-    expected = ", ".join(sorted(suffix for kind in readable for suffix in kind.suffixes))
     deeper = not recursive and any(entry.is_dir() for entry in folder.iterdir())
     remedy = "; add --recursive for those in its folders" if deeper else ""
-    raise SettingsError(f"{folder}: no {modality.plural} in this folder; expected {expected}{remedy}")
+    raise SettingsError(f"{folder}: no {modality.plural} in this folder{remedy or '; name another folder, or files'}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
+from limner.apps.cli.terminal import activity, echo, err, print_columns, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.decoding.sentence import NOT_SURE
 from limner.errors import FolderError, SettingsError, counted
@@ -155,6 +155,8 @@ def _print_images(search: ImageSearch, as_json: bool) -> None:
 def _print_results(results: Sequence[RetrievalResult], facts: dict[str, object], as_json: bool) -> None:
     if as_json:
         return print_json([{**result._asdict(), **facts} for result in results])
+    if results:
+        print_columns("score", "image", "text")
     for result in results:
         echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
 
@@ -191,6 +193,8 @@ def _search_regions(
         err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         return print_json([result._asdict() for result in results])
+    if results:
+        print_columns("score", "image", "box", "confidence", "description")
     for result in results:
         box = " ".join(f"{value:.0f}" for value in result.box)
         fields = (f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description)
@@ -208,13 +212,21 @@ def _search_folder(
         names = ("score", "caption", "confidence", "tags")
         facts = [{name: getattr(match, name) for name in names} | {"abstained": not match.is_sure} for match in matches]
         print_json([{"image": str(match.path), **fact} for match, fact in zip(matches, facts, strict=True)])
+    elif matches:
+        has_confidence = any(match.confidence is not None for match in matches)
+        print_columns("score", "image", "caption", *(["confidence of the caption"] if has_confidence else []))
     for match in () if as_json else matches:
         confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-        echo(tab_separated(f"{match.score:.2f}", match.path, match.caption or NOT_SURE, *confidence))
+        echo(tab_separated(f"{match.score:.2f}", match.path, match.caption or _not_sure(opened), *confidence))
     if saved is not None:
         if saved.error is None:
             err.print(f"contact sheet: {saved.path}", soft_wrap=True, highlight=False)
         saved.require()
+
+
+def _not_sure(index: FolderIndex) -> str:
+    """Return the text in place of a caption that is withheld, in the language of the captions."""
+    return NOT_SURE.get(index.record.lang, NOT_SURE["en"])
 
 
 def _claim_sheet(sheet: Path, force: bool) -> None:
@@ -237,11 +249,12 @@ def _save_sheet(query: str, index: FolderIndex, matches: list[FolderMatch], file
     thumbnails = [index.thumbnail(match.path) or b"" for match in matches]
     if file.suffix.lower() == PAGE_SUFFIX:
         pairs = list(zip(names, matches, map(jpeg_url, thumbnails), strict=True))
-        page = render_page("matches.html", styles=STYLES[:1], scripts=(), query=query, matches=pairs, not_sure=NOT_SURE)
+        values = {"query": query, "matches": pairs, "not_sure": _not_sure(index)}
+        page = render_page("matches.html", styles=STYLES[:1], scripts=(), **values)
         write_text(file, page)
     elif matches:
         opened = map(Image.open, map(io.BytesIO, thumbnails))
-        tiles = [(image, match.caption or NOT_SURE) for image, match in zip(opened, matches, strict=True)]
+        tiles = [(image, match.caption or _not_sure(index)) for image, match in zip(opened, matches, strict=True)]
         notes = [f"{name}  {match.score:.2f}" for name, match in zip(names, matches, strict=True)]
         save_sheet(draw_tiles(tiles, notes), file)
     else:

@@ -88,6 +88,11 @@ def print_json(value: object) -> None:
     sys.stdout.write(to_json(value, indent=1) + "\n")
 
 
+def print_columns(*names: str) -> None:
+    """Print the names of the columns of tab-separated lines on standard error, so that programs read lines alone."""
+    err.print(f"columns: {', '.join(names)}", soft_wrap=True, highlight=False)
+
+
 def print_next(command: str) -> None:
     """Print the command that usually follows."""
     echo(f"next: {command}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -78,8 +79,10 @@ async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
 @ollama_api.router.post("/embed")
 async def embed(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images; see /v1/embeddings."""
+    started = time.perf_counter_ns()
     vectors = await _vectors(engine, body.model, await _inputs(body))
-    return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors]}
+    durations = {"total_duration": time.perf_counter_ns() - started, "load_duration": 0, "prompt_eval_count": 0}
+    return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors], **durations}
 
 
 @ollama_api.router.post("/embeddings")

@@ -272,6 +272,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     )
     with_tags = generator.rules is not None and generator.rules.tagger is not None
     job.rule_options = request.rule_options._replace(with_tags=with_tags)
+    job.exponent = request.decoding.get("length_penalty", job.exponent)
     if len(job.prefix) > decoding.max_length:
         length = len(job.prefix)
         raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {length}; shorten it")

@@ -82,7 +82,10 @@ def model_body(served: ServedModel) -> schemas.ModelBody:
     """Return a served model for a response."""
     names = ("created", "task", "languages", "source", "uses_image", "explains")
     values = {name: getattr(served, name) for name in names}
-    decoding = served.generator(None).decoding.model_dump(include={"beam_size", "length_penalty"})
+    generator = served.generator(None)
+    decoding = generator.decoding.model_dump(include={"beam_size", "length_penalty"})
+    if generator.rules is not None and generator.rules.concepts is not None:
+        decoding["length_penalty"] = 1.0  # by which they rank unless a request names another one
     return schemas.ModelBody.model_validate({"id": served.name, **values, **decoding})
 
 

@@ -23,6 +23,8 @@ from limner.files.structured import HALF_PAIR, StructureError, half_pair_in, one
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 JSON = "application/json"
+MAX_FIELDS = 1_000
+"""Number of fields of an object, above which the names of all would be checked for seconds."""
 MAX_IGNORED = 40
 """Number of fields without effect that a response names."""
 MAX_LOGGED = 1_000
@@ -134,7 +136,7 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
     """Return the fields of a form, files in base64; InvalidRequestError for a damaged form, or one with too many."""
     fields: dict[str, list[str]] = {}
     try:
-        async with request.form(max_files=max_files, max_fields=100 if max_files else 1_000) as form:
+        async with request.form(max_files=max_files, max_fields=100 if max_files else MAX_FIELDS) as form:
             for name, value in form.multi_items():
                 text = value if isinstance(value, str) else await converted(_base64, await value.read())
                 if (place := half_pair_in({name: value if isinstance(value, str) else ""})) is not None:
@@ -167,8 +169,16 @@ def _half_pair(place: str) -> InvalidRequestError:
 
 
 def ignored_fields(value: object, model: type[BaseModel], place: str = "") -> list[str]:
-    """Return the undeclared fields of a lenient request whose value is not null, false, 0 or empty."""
-    if not isinstance(value, dict) or not issubclass(model, LenientBody):
+    """Return the undeclared fields of a lenient request whose value is not null, false, 0 or empty.
+
+    InvalidRequestError for an object with more than `MAX_FIELDS` fields, of every request.
+    """
+    if not isinstance(value, dict):
+        return []
+    if len(value) > MAX_FIELDS:
+        where, got = place.removesuffix("."), f"got {len(value):,}; leave out unknown fields"
+        raise InvalidRequestError(f"{where or 'body'}: expected at most {MAX_FIELDS:,} fields, {got}", where or None)
+    if not issubclass(model, LenientBody):
         return []
     names: list[str] = []
     for name, content in value.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from limner.data.readers.corpus_files import SPLIT_ALIASES, ReaderOptions, assign_split, find_files
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.data.readers.values import is_missing, name_in, sentences_in
-from limner.errors import CollectionError, MediaError
+from limner.errors import CollectionError, MediaError, did_you_mean
 from limner.files import is_file, require_regular
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
@@ -23,6 +24,7 @@ Rows = Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 """A data set in memory: rows with named columns, possibly by split."""
 BATCH_ROWS = 64
 """Rows that are read together; each may hold an image."""
+logger = logging.getLogger(__name__)
 IDS, IMAGES, TEXTS = ("id", "key"), ("image", "image_path", "file_name"), ("text", "caption", "sentences", "captions")
 """Names of the columns that are read, in the order of preference."""
 _SUFFIXES = {b"\xff\xd8": "jpg", b"\x89P": "png", b"RI": "webp", b"GI": "gif"}
@@ -83,7 +85,8 @@ def _damaged(path: Path, reason: str) -> CollectionError:
     return CollectionError(f"{path}: damaged or no Parquet file ({reason}); write the file again")
 
 
-_COLUMNS = (*IDS, *IMAGES, *TEXTS, "split", "lang", "label")
+_USES = (IDS, IMAGES, TEXTS, ("split",), ("lang",), ("label",))
+_COLUMNS = tuple(column for columns in _USES for column in columns)
 
 
 def _split(name: str) -> str:
@@ -128,8 +131,13 @@ def _add_rows(
     folder: Path,
     default_split: str = "",
 ) -> None:
+    ignored: set[str] = set()
     for number, row in enumerate(rows):
         location = SourceLocation(path, f"row {number:,}")
+        for name in sorted(set(map(str, row)) - {*_COLUMNS} - ignored):
+            if similar := did_you_mean(name, (column for use in _USES if not row.keys() & {*use} for column in use)):
+                raise CollectionError(f"{location}: unknown column '{name}'{similar} Rename it, or leave it out")
+            ignored.add(name)
         (text_column, texts), (_, image) = _first(row, TEXTS), _first(row, IMAGES)
         if not row.keys() & {*IMAGES, *TEXTS}:
             raise CollectionError(
@@ -150,6 +158,8 @@ def _add_rows(
         sentences = sentences_in(texts, text_column, location)
         builder.add_item(id, location, split=split, image=stored, label=names["label"] or None)
         builder.add_sentences(id, location, names["lang"] or options.lang or "en", sentences)
+    if ignored:
+        logger.warning("ignored columns: %s", ", ".join(sorted(ignored)))
 
 
 def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.terminal import activity, echo, err, print_columns, print_json, progress_bar, tab_separated
+from limner.apps.cli.terminal import activity, err, print_json, print_rows, progress_bar
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.decoding.sentence import NOT_SURE
 from limner.errors import FolderError, SettingsError, counted
@@ -105,7 +105,12 @@ def search(
             options.refuse({name: values[name]}, reason)
     if folder is not None:
         if sheet is not None:
-            _claim_sheet(sheet, force)
+            from limner.apps.report.images import SHEET_FORMATS
+
+            if sheet.suffix.lower() not in (suffixes := (*SHEET_FORMATS, PAGE_SUFFIX)):
+                expected = f"expected the name of a file that ends in {', '.join(suffixes)}, such as sheet.png"
+                raise SettingsError(f"--sheet {sheet}: {expected}")
+            claim_file(sheet, "--sheet", force=force)
         from limner.apps.photos.index import FolderIndex
 
         return _search_folder(query, FolderIndex.open(folder, index), by_file, count, sheet, as_json)
@@ -155,10 +160,7 @@ def _print_images(search: ImageSearch, as_json: bool) -> None:
 def _print_results(results: Sequence[RetrievalResult], facts: dict[str, object], as_json: bool) -> None:
     if as_json:
         return print_json([{**result._asdict(), **facts} for result in results])
-    if results:
-        print_columns("score", "image", "text")
-    for result in results:
-        echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
+    print_rows([{"score": f"{hit.score:.2f}", "image": hit.image or "", "text": hit.text} for hit in results])
 
 
 def _is_file(query: str, regions: bool) -> bool:
@@ -193,12 +195,18 @@ def _search_regions(
         err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         return print_json([result._asdict() for result in results])
-    if results:
-        print_columns("score", "image", "box", "confidence", "description")
-    for result in results:
-        box = " ".join(f"{value:.0f}" for value in result.box)
-        fields = (f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description)
-        echo(tab_separated(*fields))
+    print_rows(
+        [
+            {
+                "score": f"{result.score:.2f}",
+                "image": result.image,
+                "box": " ".join(f"{value:.0f}" for value in result.box),
+                "confidence": f"{result.confidence:.3f}",
+                "description": result.description,
+            }
+            for result in results
+        ]
+    )
 
 
 def _search_folder(
@@ -212,30 +220,22 @@ def _search_folder(
         names = ("score", "caption", "confidence", "tags")
         facts = [{name: getattr(match, name) for name in names} | {"abstained": not match.is_sure} for match in matches]
         print_json([{"image": str(match.path), **fact} for match, fact in zip(matches, facts, strict=True)])
-    elif matches:
-        has_confidence = any(match.confidence is not None for match in matches)
-        print_columns("score", "image", "caption", *(["confidence of the caption"] if has_confidence else []))
-    for match in () if as_json else matches:
-        confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-        echo(tab_separated(f"{match.score:.2f}", match.path, match.caption or _not_sure(opened), *confidence))
+    else:
+        print_rows([_columns_of(match, opened) for match in matches])
     if saved is not None:
         if saved.error is None:
             err.print(f"contact sheet: {saved.path}", soft_wrap=True, highlight=False)
         saved.require()
 
 
+def _columns_of(match: FolderMatch, index: FolderIndex) -> dict[str, object]:
+    values = {"score": f"{match.score:.2f}", "image": match.path, "caption": match.caption or _not_sure(index)}
+    return values | ({} if match.confidence is None else {"confidence of the caption": f"{match.confidence:.2f}"})
+
+
 def _not_sure(index: FolderIndex) -> str:
     """Return the text in place of a caption that is withheld, in the language of the captions."""
     return NOT_SURE.get(index.record.lang, NOT_SURE["en"])
-
-
-def _claim_sheet(sheet: Path, force: bool) -> None:
-    from limner.apps.report.images import SHEET_FORMATS
-
-    if sheet.suffix.lower() not in (*SHEET_FORMATS, PAGE_SUFFIX):
-        expected = ", ".join((*SHEET_FORMATS, PAGE_SUFFIX))
-        raise SettingsError(f"--sheet {sheet}: expected the name of a file that ends in {expected}, such as sheet.png")
-    claim_file(sheet, "--sheet", force=force)
 
 
 def _save_sheet(query: str, index: FolderIndex, matches: list[FolderMatch], file: Path) -> None:

@@ -7,7 +7,7 @@ import stat
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +91,14 @@ def print_json(value: object) -> None:
 def print_columns(*names: str) -> None:
     """Print the names of the columns of tab-separated lines on standard error, so that programs read lines alone."""
     err.print(f"columns: {', '.join(names)}", soft_wrap=True, highlight=False)
+
+
+def print_rows(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print tab-separated lines, values by the names of their columns; see `print_columns`."""
+    if rows:
+        print_columns(*rows[0])
+    for row in rows:
+        echo(tab_separated(*row.values()))
 
 
 def print_next(command: str) -> None:

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+import limner
 from limner.apps import cli
 from limner.apps.cli import doctor, terminal
 from limner.data.collection import write_items
@@ -575,9 +576,20 @@ def test_options_are_checked_before_weights_are_loaded(
 def test_search_shows_the_sentence_of_the_image(trained, tiny, command_line):
     arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test"]
     own = {item.id: item.texts("en")[0] for item in tiny.items("test")}
-    for line in command_line(*arguments, "--count", 8)[1].splitlines():
+    _, printed, errors = command_line(*arguments, "--count", 8)
+    assert "columns: score, image, text" in errors
+    for line in printed.splitlines():
         _, image, text = line.split("\t")
         assert text == own[Path(image).stem]
+
+
+def test_captions_are_printed_with_the_score_that_orders_them(trained, images, command_line):
+    changes = {"n_best": 2, "length_penalty": 1.0}
+    (captions,) = limner.load(trained).describe([images / "a.png"], **changes)
+    command = ("describe", images / "a.png", "--model", trained, "--n-best", 2, "--length-penalty", 1)
+    _, printed, errors = command_line(*command)
+    assert "columns: image, caption, score\n" in errors
+    assert [line.split("\t")[2] for line in printed.splitlines()] == [f"{caption.score:.2f}" for caption in captions]
 
 
 @pytest.mark.parametrize(

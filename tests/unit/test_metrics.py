@@ -9,6 +9,7 @@ import pytest
 
 from limner.errors import CollectionError, SettingsError
 from limner.metrics import METRICS, novelty, perplexity, score_sentences, sentence_scores
+from limner.metrics.caption import CiderD
 from limner.metrics.ranks import rank_all, retrieval_curves, retrieval_scores
 
 HYPOTHESES = ["a dog runs on the grass", "two men", "a red bus", "the cat"]
@@ -79,6 +80,11 @@ def test_a_missing_extra_is_one_warning_and_other_metrics_are_computed(monkeypat
     assert [score.name for score in scores] == ["cider", "bleu1"]
     (line,) = caplog.messages
     assert "limner[coco]" in line and "left out: meteor" in line
+
+
+def test_cider_of_no_items_is_an_error():
+    with pytest.raises(CollectionError, match="expected sentences to score, found none"):
+        CiderD([])
 
 
 def test_cider_of_one_item_is_0_with_a_warning(caplog):

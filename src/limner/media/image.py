@@ -224,10 +224,11 @@ def _too_large(name: str, size: str) -> MediaError:
 
 
 def _not_an_image(source: ImageInput, name: str) -> str:
-    size = len(source) if isinstance(source, bytes) else Path(str(source)).stat().st_size
-    if size == 0:
+    with io.BytesIO(source) if isinstance(source, bytes) else open_file(str(source)) as stream:
+        head = stream.read(12)
+    if not head:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
-    is_heic = Path(name).suffix.lower() in _FORMATS["HEIF"] and "HEIF" not in _formats()
+    is_heic = head[4:10] in (b"ftyphe", b"ftypmi") and "HEIF" not in _formats()
     extra = "; HEIC needs the extra 'heic': pip install 'limner[heic]'" if is_heic else ""
     return f"{name}: not an image that can be read{extra}; convert it to JPEG or PNG, or leave it out"
 

@@ -19,25 +19,6 @@ from limner.apps.cli.terminal import activity, echo, print_json
 
 DEVELOPMENT_EXTRAS = ("dev", "docs")
 """Extras that users do not need."""
-PURPOSES = {
-    "train": "training, evaluation, collections, and models that are not exported",
-    "coco": "METEOR",
-    "tensorboard": "training curves in TensorBoard",
-    "video": "videos",
-    "audio": "audio files",
-    "heic": "HEIC images, as many phones store them",
-    "ja": "BLEU over Japanese words",
-    "ko": "BLEU over Korean words",
-    "words": "maps of word embeddings",
-    "serve": "the service: limner serve",
-    "export": "models as ONNX graphs: limner export",
-    "hub": "tokenizers of Marian, M2M-100 and mBART-50, preprocessing of SmolVLM",
-    "smt": "phrase-based translation",
-    "scale": "work on several machines: --ray",
-    "remote": "collections in object stores: s3://bucket/collection",
-    "datasets": "data sets of Hugging Face: limner import datasets",
-    "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
-}
 
 
 @command(MORE)
@@ -50,10 +31,10 @@ def doctor(*, as_json: bool = False) -> None:
         facts = examine()
     if as_json:
         return print_json(facts)
-    extras = {}
-    for name, extra in facts["extras"].items():
-        missing = f"missing ({', '.join(extra['missing'])}): {extra['command']}"
-        extras[name] = f"{extra['purpose']}: {'installed' if extra['installed'] else missing}"
+    extras = {
+        name: f"missing ({', '.join(extra['missing'])}): {extra['command']}" if extra["missing"] else "installed"
+        for name, extra in facts["extras"].items()
+    }
     sections = {
         "versions": {name: facts[name] for name in ("limner", "python", "platform")},
         "packages": {name: version or "missing" for name, version in facts["packages"].items()},
@@ -115,11 +96,11 @@ def _version(package: str) -> str | None:
 
 
 def _describe_extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
-    """Return the purpose of an extra, its missing packages, and the command that installs it."""
+    """Return the missing packages of an extra, and the command that installs it; docs/install.md has its purpose."""
     of_extra = (package for package in requirements if _is_needed(package, name) and not _is_needed(package, ""))
     missing = [lacking for requirement in of_extra for lacking in _missing_requirements(requirement)]
     command = f"pip install 'limner[{name}]'"
-    return {"purpose": PURPOSES.get(name, name), "installed": not missing, "missing": missing, "command": command}
+    return {"installed": not missing, "missing": missing, "command": command}
 
 
 def _missing_requirements(requirement: Requirement) -> Iterator[str]:

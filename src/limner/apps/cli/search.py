@@ -160,7 +160,8 @@ def _print_images(search: ImageSearch, as_json: bool) -> None:
 def _print_results(results: Sequence[RetrievalResult], facts: dict[str, object], as_json: bool) -> None:
     if as_json:
         return print_json([{**result._asdict(), **facts} for result in results])
-    print_rows([{"score": f"{hit.score:.2f}", "image": hit.image or "", "text": hit.text} for hit in results])
+    rows = [(f"{result.score:.2f}", result.image or "", result.text) for result in results]
+    print_rows(("score", "image", "text"), rows)
 
 
 def _is_file(query: str, regions: bool) -> bool:
@@ -168,16 +169,10 @@ def _is_file(query: str, regions: bool) -> bool:
     from limner.media.modality import find_modality, names_file
 
     by_file = find_modality(query) is not None
-    if names_file(query) and regions:
-        raise SettingsError(
-            f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
-            "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
-        )
-    if names_file(query) and not by_file:
-        raise SettingsError(
-            f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
-            "the sentence itself"
-        )
+    if names_file(query) and (regions or not by_file):
+        expected = "a sentence" if regions else "a sentence, or an image or audio file with a known suffix"
+        other = "; 'limner regions' finds the regions of one image" if regions else ""
+        raise SettingsError(f"'{query}': expected {expected}, got another file; give the sentence itself{other}")
     return by_file
 
 
@@ -195,18 +190,11 @@ def _search_regions(
         err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         return print_json([result._asdict() for result in results])
-    print_rows(
-        [
-            {
-                "score": f"{result.score:.2f}",
-                "image": result.image,
-                "box": " ".join(f"{value:.0f}" for value in result.box),
-                "confidence": f"{result.confidence:.3f}",
-                "description": result.description,
-            }
-            for result in results
-        ]
-    )
+    rows = []
+    for result in results:
+        box = " ".join(f"{value:.0f}" for value in result.box)
+        rows.append((f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description))
+    print_rows(("score", "image", "box", "confidence", "description"), rows)
 
 
 def _search_folder(
@@ -221,16 +209,16 @@ def _search_folder(
         facts = [{name: getattr(match, name) for name in names} | {"abstained": not match.is_sure} for match in matches]
         print_json([{"image": str(match.path), **fact} for match, fact in zip(matches, facts, strict=True)])
     else:
-        print_rows([_columns_of(match, opened) for match in matches])
+        rows = [
+            (f"{match.score:.2f}", match.path, match.caption or _not_sure(opened))
+            + (() if match.confidence is None else (f"{match.confidence:.2f}",))
+            for match in matches
+        ]
+        print_rows(("score", "image", "caption", "confidence of the caption"), rows)
     if saved is not None:
         if saved.error is None:
             err.print(f"contact sheet: {saved.path}", soft_wrap=True, highlight=False)
         saved.require()
-
-
-def _columns_of(match: FolderMatch, index: FolderIndex) -> dict[str, object]:
-    values = {"score": f"{match.score:.2f}", "image": match.path, "caption": match.caption or _not_sure(index)}
-    return values | ({} if match.confidence is None else {"confidence of the caption": f"{match.confidence:.2f}"})
 
 
 def _not_sure(index: FolderIndex) -> str:

@@ -7,7 +7,7 @@ import stat
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,12 +93,12 @@ def print_columns(*names: str) -> None:
     err.print(f"columns: {', '.join(names)}", soft_wrap=True, highlight=False)
 
 
-def print_rows(rows: Sequence[Mapping[str, object]]) -> None:
-    """Print tab-separated lines, values by the names of their columns; see `print_columns`."""
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print tab-separated lines, if any, with the names of their first columns; see `print_columns`."""
     if rows:
-        print_columns(*rows[0])
+        print_columns(*names[: len(rows[0])])
     for row in rows:
-        echo(tab_separated(*row.values()))
+        echo(tab_separated(*row))
 
 
 def print_next(command: str) -> None:

@@ -47,6 +47,8 @@ class SeedRecord(Record):
     """Time of the training steps, preceding stages included."""
     processor_seconds: float | None = None
     """Processor time of the same, summed over threads; None in records of older versions."""
+    evaluation_seconds: float | None = None
+    """Time of the evaluation, with decoding and ranking; None in records of older versions."""
     run: str | None = None
     """Run directory; rows that differ in their evaluation alone share one. None in records of older versions."""
 
@@ -224,6 +226,7 @@ def _row_record(
                 scores={name: result.scores[name].value for name in scores if name in result.scores},
                 seconds=result.seconds,
                 processor_seconds=result.processor_seconds,
+                evaluation_seconds=result.evaluation.seconds,
                 run=result.run,
             )
             for result in seeds

@@ -6,6 +6,7 @@ python book/write.py runs/table1 …   first add the rows in these folders of `l
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ from records import RowRecord, TableRecord, add_record, read_records, recipe_dig
 from verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
 
 PAGES = Path(__file__).parents[1] / "docs" / "reproduction"
+ASSETS = PAGES.parent / "assets"
+"""Images of the documentation; a page shows those that the commands of its figures write."""
 PAPERS = ("kiros2014", "mao2015", "calixto2016", "calixto2017", "lecture", "vinyals2015", "xu2015", "johnson2016")
 """Papers in the order of the pages."""
 PLACEHOLDERS = "C is the folder of a collection, RUN a folder in runs/ of the reproduced table."
@@ -135,6 +138,11 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     for start in sorted({one for row in record.rows for one in row.differences if one.startswith("initialised from")}):
         yield f"- Rows are {start}, whose training sentences and time come on top of those given here."
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
+    measured = [
+        (row.row, [one.evaluation_seconds for one in row.seeds if one.evaluation_seconds]) for row in record.rows
+    ]
+    if evaluated := [f"{name} {duration(float(np.mean(seconds)))}" for name, seconds in measured if seconds]:
+        yield f"- Evaluation of a seed, with decoding and ranking: {', '.join(evaluated)}."
     yield from ("", "```bash", *record.commands, "```", "")
     found = effects(table, record)
     yield from _score_table(table, record.rows, found)
@@ -340,6 +348,9 @@ def _figures(paper: Paper) -> Iterator[str]:
             if figure.commands:
                 note = f" ({figure.note})" if figure.note else ""
                 yield from (f"**{figure.number}**: {figure.title}{note}.", "", "```bash", *figure.commands, "```", "")
+                for image in re.findall(r"[\w-]+\.png", " ".join(figure.commands)):
+                    if (ASSETS / image).exists():
+                        yield from (f"![{figure.number}: {figure.title}](../assets/{image})", "")
     drawings = ", ".join(f"{figure.number} ({figure.title})" for figure in figures if not figure.commands)
     if drawings:
         yield from (f"Drawings of models, for which nothing is computed: {drawings}.", "")

@@ -171,7 +171,7 @@ def test_a_significant_difference_that_the_paper_does_not_mark_is_no_effect_of_t
     )
     assert (worse[0].verdict, worse[0].dagger) == ("opposite effect", "")
     untested = effects(TABLE, record(row("a", [20.0]), row("b", [18.0])))
-    assert [one.in_the_paper for one in untested] == ["not tested"]
+    assert [(one.in_the_paper, one.verdict) for one in untested] == [("not tested", "same direction, not tested")]
 
 
 def test_the_page_marks_our_scores_and_names_what_was_not_tested():
@@ -209,8 +209,6 @@ def test_effects_of_other_scores_are_tested_over_the_seeds():
     assert found["c", "b"].verdict == "opposite direction, not significant"
     # Student's t of b against a: 10 / sqrt(0.01 / 3 + 0.01 / 3) with 4 degrees of freedom, times 3 pairs or fewer.
     assert 1e-9 < found["b", "a"].p < 1e-6
-    single = effects(TABLE, record(row("a", [30.0]), row("b", [20.0])))
-    assert [one.verdict for one in single] == ["same direction, not tested"]
 
 
 def test_rows_that_are_baselines_of_each_other_are_one_effect_with_the_mark_of_either():
@@ -251,35 +249,33 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path, monk
 
 
 def test_a_row_is_marked_if_its_recipe_has_changed_since_it_was_measured(tmp_path, monkeypatch):
-    table, folder, recipe = find_table("kiros2014/table1"), tmp_path / "recipes", "kiros2014/mlbl-b"
-    shuffled, right = (next(one for one in table.rows if one.name == name) for name in ("MLBL-B-R", "MLBL-B"))
-    stored = records.recipe_digest(table, right, recipe)
-    assert stored not in (None, records.recipe_digest(table, shuffled, recipe))
-    copytree(recipe_folder(), folder)
-    monkeypatch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
-
-    def marked(digest):
+    table, recipe = find_table("kiros2014/table1"), "kiros2014/mlbl-b"
+    rows = {one.name: one for one in table.rows}  # MLBL-B-R is evaluated with other images
+    shuffled, stored = (records.recipe_digest(table, rows[name], recipe) for name in ("MLBL-B-R", "MLBL-B"))
+    assert stored not in (None, shuffled)
+    file = copytree(recipe_folder(), tmp_path / "recipes") / f"{recipe}.yaml"
+    monkeypatch.setattr("limner.runs.recipe.recipe_folder", lambda: tmp_path / "recipes")
+    text = file.read_text(encoding="utf-8")
+    described = f"# A comment.\n{text.replace('description: ', 'description: Another ')}"
+    changed, older = f"{text}decoding: {{beam_size: 7}}\n", "older than the recipe"
+    for content, digest, age in (
+        (described, stored, ""),
+        (changed, stored, older),
+        (text, None, "recipe not recorded"),
+    ):
+        file.write_text(content, encoding="utf-8")
         made = row("MLBL-B", [18.0]).model_copy(update={"recipe": recipe, "recipe_sha256": digest})
         pages = render_pages([record(made).model_copy(update={"table": table.name})])
-        assert ("older than the recipe |" in pages["index.md"]) == ("**Limner**, older" in pages["kiros2014.md"])
-        return next(line for line in pages["kiros2014.md"].splitlines() if "**Limner**" in line).split("|")[2].strip()
-
-    assert (marked(stored), marked(None)) == ("**Limner**", "**Limner**, recipe not recorded")
-    file = folder / f"{recipe}.yaml"
-    text = file.read_text(encoding="utf-8")
-    file.write_text(f"# A comment.\n{text.replace('description: ', 'description: Another ')}", encoding="utf-8")
-    assert marked(stored) == "**Limner**"
-    file.write_text(f"{text}decoding: {{beam_size: 7}}\n", encoding="utf-8")
-    assert marked(stored) == "**Limner**, older than the recipe"
+        assert f"| **Limner**{age and f', {age}'} |" in pages["kiros2014.md"]
+        assert f"| 1 of 13{age and f', 1 {age}'} |" in pages["index.md"]
 
 
 def test_rows_that_were_measured_earlier_are_kept():
-    better = contrast("LBL", "bleu4", 1.0, 0.03)
+    better, table = contrast("LBL", "bleu4", 1.0, 0.03), {"table": "kiros2014/table1"}  # with an order of rows
     old = record(row("LBL", [20, 21]), row("MLBL-B", [18], contrasts=(better,)), row("MLBL-F", [17]))
-    new = record(row("Back-off GT2", [30]), row("MLBL-F", [19]))
-    update = {"commands": ("limner reproduce again",), "machines": ("another",), "versions": {"torch": "3"}}
-    kiros = {"table": "kiros2014/table1"}  # whose order of rows a merged record has
-    old, new = old.model_copy(update={**kiros, "versions": {"torch": "2"}}), new.model_copy(update={**kiros, **update})
+    old = old.model_copy(update={**table, "versions": {"torch": "2"}})
+    update = {"commands": ("limner reproduce again",), "machines": ("another",), "versions": {"torch": "3"}, **table}
+    new = record(row("Back-off GT2", [30]), row("MLBL-F", [19])).model_copy(update=update)
     both = records.merged(old, new)
     assert [one.row for one in both.rows] == ["Back-off GT2", "LBL", "MLBL-B", "MLBL-F"]
     assert [[seed.scores["perplexity"] for seed in one.seeds] for one in both.rows] == [[30], [20, 21], [18], [19]]

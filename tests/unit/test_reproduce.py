@@ -8,6 +8,7 @@ import pytest
 import torch
 from toy_reproduction import run_table
 
+import limner
 from limner.apps.reproduce import PublishedRow, PublishedTable, TableColumn, find_table, plan, published_tables, run
 from limner.apps.reproduce.render import to_markdown
 from limner.apps.reproduce.results import TableComparison
@@ -290,6 +291,10 @@ def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
 def test_unknown_rows_and_tables(tiny, tmp_path):
     with pytest.raises(SettingsError, match=r"no row 'GT7' in test/table; expected one of GT2"):
         run_table(TABLE, tiny, tmp_path / "out", rows=["GT7"])
+    with pytest.raises(
+        SettingsError, match=r"row 'Gupta et al.' of kiros2014/table1 has published .*Back-off GT2, Back"
+    ):
+        run_table(find_table("kiros2014/table1"), tiny, tmp_path / "out", rows=["Gupta et al."])
     with pytest.raises(SettingsError, match=r"table 'kiros': expected one of kiros2014/table1"):
         find_table("kiros")
 
@@ -297,35 +302,30 @@ def test_unknown_rows_and_tables(tiny, tmp_path):
 @pytest.mark.parametrize("table", published_tables().values(), ids=published_tables())
 def test_every_row_has_its_recipe_and_scores_that_are_measured(table):
     for part in [table.for_dataset(dataset) for dataset in table.trained_on] or [table]:
-        check_rows(part)
-
-
-def check_rows(table):
-    known = {column.score for column in table.columns}
-    ours = {row.name: row for row in table.rows if row.recipe is not None}
-    assert ours
-    for row in table.rows:
-        assert all(set(values) <= known for values in row.published.values())
-        assert all(set(marks) <= set(row.published[data]) for data, marks in row.published_marks.items())
-    for row in ours.values():
-        (*stages, own) = [load_recipe(f"{table.recipes}/{name}", []) for name in (*row.pretraining, row.recipe)]
-        for overrides in row.alternatives:
-            load_recipe(f"{table.recipes}/{row.recipe}", [*row.changes, *row.evaluation, *overrides])
-        assert all(stage.data.lang == own.data.lang for stage in stages)
-        assert set(row.baselines) <= set(ours)
-        assert own.data.synthetic == 0
+        known = {column.score for column in part.columns}
+        ours = {row.name: row for row in part.rows if row.recipe is not None}
+        assert ours
+        for row in part.rows:
+            assert all(set(values) <= known for values in row.published.values())
+            assert all(set(marks) <= set(row.published[data]) for data, marks in row.published_marks.items())
+        for row in ours.values():
+            (*stages, own) = [load_recipe(f"{part.recipes}/{name}", []) for name in (*row.pretraining, row.recipe)]
+            for overrides in row.alternatives:
+                load_recipe(f"{part.recipes}/{row.recipe}", [*row.changes, *row.evaluation, *overrides])
+            assert all(stage.data.lang == own.data.lang for stage in stages)
+            assert set(row.baselines) <= set(ours)
+            assert own.data.synthetic == 0
 
 
 @pytest.mark.parametrize("name", ["calixto2017/table1", "calixto2017/table2", "calixto2016/table1"])
 def test_small_recipes_differ_from_those_of_the_paper_in_size_only(name):
     table = find_table(name)
+    folders = (f"{table.recipes}/small", table.recipes)
     for row in table.rows:
         for name in (*row.pretraining, *([row.recipe] if row.recipe else [])):
             if name.startswith("pbsmt"):
                 continue  # counts have no size: the folder of small recipes has none
-            small, printed = (
-                load_recipe(f"{folder}/{name}", []) for folder in (f"{table.recipes}/small", table.recipes)
-            )
+            small, printed = (load_recipe(f"{folder}/{name}", []) for folder in folders)
             assert small.model.name == printed.model.name
             assert small.model.embedding_dim <= printed.model.embedding_dim
             assert small.data == printed.data
@@ -345,8 +345,4 @@ def test_recipes_and_tables_have_the_same_published_scores():
 
 def test_public_names_are_not_hidden_by_packages():
     """Importing a subpackage sets an attribute of `limner`, which must not replace a function of the same name."""
-    import limner
-
-    for _ in range(2):
-        modules = [name for name in limner.__all__ if isinstance(getattr(limner, name), ModuleType)]
-        assert modules == []
+    assert not [name for _ in range(2) for name in limner.__all__ if isinstance(getattr(limner, name), ModuleType)]

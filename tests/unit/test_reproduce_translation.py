@@ -157,13 +157,6 @@ def test_the_runs_of_a_table_are_compared_as_any_other(made):
     assert comparison.score("nmt (2 runs)", "ter").values == pytest.approx(ours)
 
 
-def test_a_row_without_a_recipe_cannot_be_reproduced(counting, tmp_path):
-    with pytest.raises(
-        SettingsError, match=r"row 'Moses' of toy/table has published scores but no recipe.*Idle, NMT, The same"
-    ):
-        run_table(TABLE, counting, tmp_path / "out", rows=["Moses"])
-
-
 def test_hypotheses_are_evaluated_by_the_metrics_of_the_table(made):
     first = made.results[0]
     hypotheses = [item.tokens for item in first.evaluation.items]

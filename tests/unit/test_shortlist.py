@@ -100,7 +100,9 @@ def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, t
 
 def test_a_shortlist_changes_no_other_score(model, tiny):
     scores, shown = searched(model, tiny, None)
-    listed, _ = searched(model, tiny, 4)
+    listed, in_shortlists = searched(model, tiny, 1)  # of the image itself
     assert not any("match" in name for name in scores)
     assert shown.shortlist is shown.match_curves is None
     assert {name: score for name, score in listed.items() if "match" not in name} == scores
+    assert all(query.rank == 1 and all(one.right for one in query.top) for query in in_shortlists.image_to_text)
+    assert not all(one.right for query in shown.image_to_text for one in query.top)

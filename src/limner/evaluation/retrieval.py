@@ -65,7 +65,6 @@ def evaluate_retrieval(
     if candidates is None:
         return [], None
     assert candidates.features is not None, "retrieval needs features"
-    require_shortlist(settings.shortlist, candidates.items)
     if isinstance(model.model, TwoTower):
         marginal_images, mean = [], None
     pairs = normalised_log_probs(
@@ -88,9 +87,9 @@ def evaluate_retrieval(
         )
         for score in ranks.retrieval_scores(all_ranks, candidates.owners)
     ]
-    shown = _record(pairs.normalised, candidates, collection, all_ranks, settings.seed)
-    if settings.shortlist:
-        matches = _evaluate_shortlists(model, candidates, pairs, settings, precision)
+    matches = _evaluate_shortlists(model, candidates, pairs, settings, precision) if settings.shortlist else None
+    shown = _record(pairs.normalised, candidates, collection, all_ranks, matches, settings.seed)
+    if matches is not None:
         scores += matches.scores
         curves = {"match_curves": matches.curves, "chance_curves": matches.chance}
         shown = shown.model_copy(update={"shortlist": settings.shortlist, **curves})
@@ -107,17 +106,19 @@ def _with_images(examples: Examples) -> Examples | None:
     return Examples(items, examples.target, examples.features) if items else None
 
 
-class ShortlistEvaluation(NamedTuple):
-    """Scores and curves of Kiros et al. (2014), Figure 2."""
+class Shortlists(NamedTuple):
+    """Retrieval within shortlists: scores and curves of Kiros et al. (2014), Figure 2."""
 
     scores: tuple[Score, ...]
     curves: RecallCurves
     chance: RecallCurves  # expected curves of a random order
+    nearest: Tensor  # (I, k_r): shortlist of each image
+    ranks: dict[str, Ranks]  # rank of the first relevant candidate of each query, by direction
 
 
 def _evaluate_shortlists(
     model: TrainedModel, examples: Examples, pairs: NormalisedScores, settings: RetrievalSettings, precision: str
-) -> ShortlistEvaluation:
+) -> Shortlists:
     """Rank images by perplexity, and sentences by its ratio to the perplexity given the mean image.
 
     Kiros et al. (2014), section 6. The logarithm of the ratio is (log P(w|mean) - log P(w|I)) / N; for one sentence it
@@ -125,7 +126,9 @@ def _evaluate_shortlists(
     """
     assert examples.features is not None and settings.shortlist is not None
     nearest = nearest_images(model, examples.items, examples.features, settings.shortlist, budget=settings.budget)
-    scores = pairs.normalised.numpy()  # modified in place, since it may be stored in a file; it is not used afterwards
+    scores = (
+        pairs.normalised.numpy()
+    )  # modified in place, since it may be stored in a file; the examples are in this order
     if isinstance(model.model, PairRanker):
         fill_pair_scores(model, model.model, examples, examples.features, scores)
         signature = "score:the model's own"
@@ -139,18 +142,7 @@ def _evaluate_shortlists(
     return match_scores(scores, examples, nearest, signature)
 
 
-class _Queries(NamedTuple):
-    """Outcome of the Q queries of one direction."""
-
-    ranks: Ranks  # (Q,): rank of the first relevant candidate
-    candidates: Ranks  # (Q,): number of candidates
-    relevant: Ranks  # (Q,): number of relevant candidates
-    description: str  # candidates, for the signature
-
-
-def match_scores(
-    scores: NDArray[np.floating], examples: Examples, nearest: Tensor, signature: str
-) -> ShortlistEvaluation:
+def match_scores(scores: NDArray[np.floating], examples: Examples, nearest: Tensor, signature: str) -> Shortlists:
     """Evaluate text-to-image retrieval among all images, and image-to-text retrieval within shortlists.
 
     The match of an image is the first of its own sentences. These are always candidates, because the nearest image of
@@ -161,38 +153,48 @@ def match_scores(
     own_sentences = np.bincount(owners, minlength=images)
     listed = own_sentences[nearest.numpy()].sum(axis=1)
     low, high = listed.min(), listed.max()
-    directions = {
-        "text_to_image": _Queries(
-            ranks=ranks.owner_ranks(scores, owners),
-            candidates=np.full(sentences, images),
-            relevant=np.ones(sentences, dtype=np.int64),
-            description=f"candidates:{images}",
-        ),
-        "image_to_text": _Queries(
-            ranks=ranks.shortlist_ranks(scores, owners, nearest.numpy()),
-            candidates=listed,
-            relevant=own_sentences,
-            description=f"shortlist:{nearest.shape[1]}|candidates:{low if low == high else f'{low}-{high}'}",
-        ),
+    first = {
+        "text_to_image": ranks.owner_ranks(scores, owners),
+        "image_to_text": ranks.shortlist_ranks(scores, owners, nearest.numpy()),
     }
+    candidates = {"text_to_image": np.full(sentences, images), "image_to_text": listed}
+    relevant = {"text_to_image": np.ones(sentences, dtype=np.int64), "image_to_text": own_sentences}
+    shortlist = f"shortlist:{nearest.shape[1]}|candidates:{low if low == high else f'{low}-{high}'}"
+    descriptions = {"text_to_image": f"candidates:{images}", "image_to_text": shortlist}
     areas = tuple(
         Score(
-            f"{direction}_match_area",
-            ranks.match_area(queries.ranks, queries.candidates),
-            f"queries:{len(queries.ranks)}|{queries.description}|"
-            f"chance:{ranks.chance_area(queries.relevant, queries.candidates):.1f}|ties:worst|scale:0-100|{signature}",
+            f"{name}_match_area",
+            ranks.match_area(first[name], candidates[name]),
+            f"queries:{len(first[name])}|{descriptions[name]}|"
+            f"chance:{ranks.chance_area(relevant[name], candidates[name]):.1f}|ties:worst|scale:0-100|{signature}",
         )
-        for direction, queries in directions.items()
+        for name in first
     )
-    curves = {name: ranks.match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}
-    chance = {name: ranks.chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
-    return ShortlistEvaluation(areas, RecallCurves(**curves), RecallCurves(**chance))
+    curves = {name: ranks.match_curve(first[name], candidates[name]) for name in first}
+    chance = {name: ranks.chance_curve(relevant[name], candidates[name]) for name in first}
+    return Shortlists(areas, RecallCurves(**curves), RecallCurves(**chance), nearest, first)
 
 
 def _record(
-    scores: Tensor, examples: Examples, collection: Collection, all_ranks: RetrievalRanks, seed: int
+    scores: Tensor,
+    examples: Examples,
+    collection: Collection,
+    all_ranks: RetrievalRanks,
+    shortlists: Shortlists | None,
+    seed: int,
 ) -> Retrieval:
-    """Return the curves of retrieval, and random queries of both directions with their first results."""
+    """Return the curves of retrieval, and random queries of both directions with their first results.
+
+    With shortlists, whose evaluation has changed the scores, the results of an image are sentences of its shortlist.
+    """
+
+    def first_sentences(row: int) -> list[int]:
+        if shortlists is None:
+            return _first(scores[:, row]).tolist()
+        listed = torch.isin(torch.tensor(owners), shortlists.nearest[row]).nonzero().flatten()
+        return listed[_first(scores[listed, row])].tolist()
+
+    first = {name: getattr(all_ranks, name) for name in ranks.DIRECTIONS} if shortlists is None else shortlists.ranks
     random = np.random.default_rng(seed)
     items, owners = examples.items, examples.owners
     images = random.permutation(len(items))[:SHOWN_QUERIES].tolist()
@@ -206,10 +208,10 @@ def _record(
             records.ImageToTextExample(
                 id=items[row].id,
                 image=paths[row],
-                rank=int(all_ranks.image_to_text[row]),
+                rank=int(first["image_to_text"][row]),
                 top=tuple(
                     records.RetrievedSentence(text=examples.pair(result).target, right=owners[result] == row)
-                    for result in _first(scores[:, row]).tolist()
+                    for result in first_sentences(row)
                 ),
             )
             for row in images
@@ -217,7 +219,7 @@ def _record(
         text_to_image=tuple(
             records.TextToImageExample(
                 text=examples.pair(row).target,
-                rank=int(all_ranks.text_to_image[row]),
+                rank=int(first["text_to_image"][row]),
                 image_id=items[owners[row]].id,
                 top=tuple(
                     records.RetrievedImage(id=items[result].id, image=paths[result], right=result == owners[row])
@@ -268,10 +270,8 @@ def nearest_images(
     nearest = []
     for begin in range(0, len(items), batch_size):
         queries = torch.from_numpy(vectors[begin : begin + batch_size]).to(device)
-        distances = torch.empty(len(queries), len(items), device=device)
-        for left in range(0, len(items), IMAGES_PER_BATCH):
-            candidates = torch.from_numpy(vectors[left : left + IMAGES_PER_BATCH]).to(device)
-            distances[:, left : left + len(candidates)] = torch.cdist(queries, candidates)
+        blocks = (vectors[left : left + IMAGES_PER_BATCH] for left in range(0, len(items), IMAGES_PER_BATCH))
+        distances = torch.cat([torch.cdist(queries, torch.from_numpy(block).to(device)) for block in blocks], dim=1)
         row = torch.arange(len(queries), device=device)
         distances[row, begin + row] = -1.0  # the image itself comes before identical images
         nearest.append(distances.topk(count, largest=False).indices)

@@ -203,7 +203,7 @@ class ImageToTextExample(ItemRecord):
     """An image used as a query for sentences, with the top results."""
 
     rank: int
-    """Rank of the first sentence of the image, from 1."""
+    """Rank of the first sentence of the image, from 1; with a `shortlist`, among the sentences of its images."""
     top: tuple[RetrievedSentence, ...]
     """Highest-ranked sentences, best first."""
 

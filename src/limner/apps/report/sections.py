@@ -102,6 +102,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "tracks": gallery.is_of_tracks(evaluation),
         "image_queries": image_queries(evaluation, thumbnails),
         "sentence_queries": sentence_queries(evaluation, thumbnails),
+        "shortlist": evaluation.retrieval and evaluation.retrieval.shortlist,
         "regions": region_cards(evaluation.regions, thumbnails),
         "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
         **_attention_part(evaluation, gallery.choose_to_explain(chosen, items), context),

@@ -1,7 +1,6 @@
 """Show, Attend and Tell: hard attention and losses against the oracle, REINFORCE against enumeration."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import oracle_show_attend_tell as oracle

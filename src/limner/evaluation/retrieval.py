@@ -90,9 +90,8 @@ def evaluate_retrieval(
     matches = _evaluate_shortlists(model, candidates, pairs, settings, precision) if settings.shortlist else None
     shown = _record(pairs.normalised, candidates, collection, all_ranks, matches, settings.seed)
     if matches is not None:
-        scores += matches.scores
         curves = {"match_curves": matches.curves, "chance_curves": matches.chance}
-        shown = shown.model_copy(update={"shortlist": settings.shortlist, **curves})
+        return [*scores, *matches.scores], shown.model_copy(update={"shortlist": settings.shortlist, **curves})
     return scores, shown
 
 

@@ -270,6 +270,12 @@ def test_a_row_is_marked_if_its_recipe_has_changed_since_it_was_measured(tmp_pat
         assert f"| 1 of 13{age and f', 1 {age}'} |" in pages["index.md"]
 
 
+def test_the_recipe_of_a_row_is_found_by_the_name_of_its_run():
+    for name, number, run in (("xu2015/table1", 3, "hard-flickr30k"), ("vinyals2015/table2", 1, "flickr8k")):
+        table = find_table(name)
+        assert records.recipe_of(table, table.rows[number], f"{run}-vgg19.grid-seed2") == run
+
+
 def test_rows_that_were_measured_earlier_are_kept():
     better, table = contrast("LBL", "bleu4", 1.0, 0.03), {"table": "kiros2014/table1"}  # with an order of rows
     old = record(row("LBL", [20, 21]), row("MLBL-B", [18], contrasts=(better,)), row("MLBL-F", [17]))

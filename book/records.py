@@ -177,6 +177,12 @@ def merged(old: TableRecord, new: TableRecord) -> TableRecord:
     )
 
 
+def recipe_of(table: PublishedTable, row: PublishedRow, run: str) -> str:
+    """Return the recipe of a row for the data set of a run, whose name starts with the name of the recipe."""
+    recipes = [str(row.recipe).format(dataset=dataset.key) for dataset in table.trained_on] or [str(row.recipe)]
+    return max((recipe for recipe in recipes if run.startswith(recipe)), key=len)
+
+
 def recipe_digest(table: PublishedTable, row: PublishedRow, recipe: str) -> str | None:
     """Compute the SHA-256 of the settings that a row is made from; None if there is no such recipe.
 
@@ -214,9 +220,7 @@ def _row_record(
     first = seeds[0]
     provenance = RunConfig.load(folder / first.run / "config.json").provenance
     scores = [column.score for column in table.columns if column.score in first.scores]
-    # The key of the data set is that with which the name of the run starts.
-    keys = [dataset.key for dataset in table.trained_on if Path(first.run).name.startswith(dataset.key)]
-    recipe = str(row.recipe).format(dataset=max(keys, key=len, default=""))
+    recipe = recipe_of(table, row, Path(first.run).name)
     name = f"{first.recipe_folder}/{recipe}"
     return RowRecord(
         row=row.name,

@@ -240,6 +240,8 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path, monk
     assert made.rows[0].seeds[0].scores["perplexity"] == reproduction.results[0].scores["perplexity"].value
     assert made.rows[0].signatures["perplexity"] == reproduction.results[0].scores["perplexity"].signature
     assert set(made.rows[0].differences) == set(changes)
+    xu = find_table("xu2015/table1")
+    assert records.recipe_of(xu, xu.rows[3], "hard-flickr30k-vgg19.grid-seed2") == "hard-flickr30k"
     assert made.rows[0].recipe_sha256 == records.recipe_digest(table, table.rows[0], "kiros2014/gt2")
     page = render_pages([made])["kiros2014.md"]
     assert f"**{made.rows[0].seeds[0].scores['perplexity']:.2f}** ± 0.00" in page and "`text.min_count=1`" in page

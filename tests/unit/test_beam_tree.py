@@ -158,16 +158,16 @@ def test_the_trace_of_a_sample_is_a_bundle_of_paths():
     assert found == sorted((*one.tokens, EOS) if one.ended else one.tokens for one in drawn)
 
 
-@pytest.mark.parametrize("max_length", [2, 9])
-def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
+@pytest.mark.parametrize(("max_length", "count"), [(2, 4), (9, 4), (9, 1)])
+def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length, count):
     settings = DecodingSettings(
-        beam_size=4, n_best=4, max_length=max_length, sample=SampleSettings(seed=2, greedy_first=True)
+        beam_size=count, n_best=count, max_length=max_length, sample=SampleSettings(seed=2, greedy_first=True)
     )
-    batch, recorder = images(1, 2, 3, 4), SampleRecorder(4, 4)
+    batch, recorder = images(1, 2, 3, 4), SampleRecorder(4, count)
     found = beam_search([Chain()], batch, settings, trace=recorder)
     greedy = beam_search([Chain()], batch, DecodingSettings(max_length=max_length))
-    drawn = DecodingSettings(beam_size=4, n_best=4, max_length=max_length, sample=SampleSettings(seed=2))
-    others = SampleRecorder(4, 4)
+    drawn = DecodingSettings(beam_size=count, n_best=count, max_length=max_length, sample=SampleSettings(seed=2))
+    others = SampleRecorder(4, count)
     beam_search([Chain()], batch, drawn, trace=others)
     cases = zip(recorder.hypotheses(), found, greedy, others.hypotheses(), strict=True)
     for rows, hypotheses, (best,), plain in cases:

@@ -42,9 +42,6 @@ class NextTokens(Protocol):
     def split(self, sizes: Sequence[int]) -> Sequence[NextTokens]:
         """Split the log-probabilities into parts of `sizes` consecutive examples."""
 
-    def hypotheses(self, rows: slice) -> NextTokens:
-        """Return the log-probabilities of some hypotheses of every example."""
-
     def gather(self, tokens: Tokens) -> Floats:
         """Return the values of some tokens (N, K, C)."""
 
@@ -64,7 +61,7 @@ class NextTokens(Protocol):
         """Return the `count` greatest values of each group of hypotheses, of all tokens or `among` some (C,)."""
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
-        """Draw a token of each hypothesis by numbers (N, K) between 0 and 1.
+        """Draw a token of each of the last L hypotheses of an example by numbers (N, L) between 0 and 1.
 
         `temperature` divides the log-probabilities; of the `top_k` most probable tokens, the smallest set with a total
         probability of `top_p` is kept.
@@ -83,9 +80,6 @@ class NumpyNextTokens:
 
     def split(self, sizes: Sequence[int]) -> list[NumpyNextTokens]:
         return [NumpyNextTokens(part) for part in np.split(self.values, np.cumsum(sizes)[:-1])]
-
-    def hypotheses(self, rows: slice) -> NumpyNextTokens:
-        return NumpyNextTokens(self.values[:, rows])
 
     def gather(self, tokens: Tokens) -> Floats:
         return np.take_along_axis(self.values, tokens, 2)
@@ -115,7 +109,7 @@ class NumpyNextTokens:
         return Best(total, parent, token if among is None else among[token])
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
-        values, tokens = self.values, None
+        values, tokens = self.values[:, self.shape[1] - uniform.shape[1] :], None
         if sample.top_k is not None or sample.top_p is not None:
             count = min(sample.top_k or values.shape[2], values.shape[2])
             tokens = first_best(values.reshape(-1, 1, values.shape[2]), count).reshape(*values.shape[:2], -1)

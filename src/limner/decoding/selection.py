@@ -102,9 +102,9 @@ class Sampler:
         """Draw continuations."""
         greedy = int(self.sample.greedy_first)
         uniform = self.draws[beam.live, beam.length]
-        token = next_tokens.hypotheses(slice(greedy, None)).draw(self.sample, uniform[:, greedy:])
+        token = next_tokens.draw(self.sample, uniform[:, greedy:])
         if greedy:
-            token = np.concatenate([next_tokens.hypotheses(slice(1)).best(1).token[:, 0], token], 1)
+            token = np.concatenate([next_tokens.best(1, groups=uniform.shape[1]).token[:, 0], token], 1)
         total = beam.total + next_tokens.gather(token[:, :, None])[:, :, 0]
         return continue_each(token, total)
 

@@ -120,9 +120,6 @@ class TorchNextTokens:
     def split(self, sizes: Sequence[int]) -> list[TorchNextTokens]:
         return [TorchNextTokens(part) for part in torch.split(self.values, list(sizes))]
 
-    def hypotheses(self, rows: slice) -> TorchNextTokens:
-        return TorchNextTokens(self.values[:, rows])
-
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.values.device)
 
@@ -159,7 +156,7 @@ class TorchNextTokens:
         return Best(_array(total).reshape(shape), parent, token if among is None else among[token])
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
-        values, tokens = self.values, None
+        values, tokens = self.values[:, self.shape[1] - uniform.shape[1] :], None
         if sample.top_k is not None or sample.top_p is not None:
             values, tokens = values.topk(min(sample.top_k or values.shape[2], values.shape[2]))
         if sample.top_p is not None:

@@ -140,10 +140,13 @@ class Concepts:
         numbers = {concept.name: column for column, concept in enumerate(file.concepts)}
         kinds = ((column, numbers.get(concept.kind)) for column, concept in enumerate(file.concepts))
         self._kinds = {column: kind for column, kind in kinds if kind is not None}  # of each thing that has one
+        self._no_kinds = self.things[~np.isin(self.things, [*self._kinds.values()])]  # things that are no kinds
         self._between = "" if file.lang in UNSPACED else " "  # the words of a name
         self._names = {name.lower(): columns for name, columns in file.names.items()}
-        lengths = (len(name.split(self._between) if self._between else name) for name in self._names)
-        self._longest = max(lengths, default=1)
+        self._longest: dict[str, int] = {}  # number of words of the longest name that begins with a word
+        for name in self._names:
+            first, *rest = name.split(self._between) if self._between else [*name] or [""]
+            self._longest[first] = max(self._longest.get(first, 0), 1 + len(rest))
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
@@ -255,7 +258,8 @@ class Concepts:
         """Return the concepts that each name in a text may mean, in their order; of names that overlap, the longest."""
         words, position, mentioned = self.split(text), 0, []
         while position < len(words):
-            for length in range(min(self._longest, len(words) - position), 0, -1):
+            longest = self._longest.get(words[position], 0)
+            for length in range(min(longest, len(words) - position), 0, -1):
                 columns = self._names.get(self._between.join(words[position : position + length]))
                 if columns is not None:
                     mentioned += [columns] if columns else []
@@ -324,7 +328,7 @@ class Concepts:
         There are none where nothing is probable, or the image is no photograph.
         """
         concepts = self.file.concepts
-        column = max(self.things.tolist(), key=lambda thing: probabilities[thing])
+        column = int(self.things[probabilities[self.things].argmax()])
         if probabilities[column] < self.calibration.plain_probability or not self.is_photograph(probabilities):
             return []
         of_kind = [thing for thing in self.things.tolist() if concepts[thing].kind == concepts[column].name]
@@ -341,11 +345,11 @@ class Concepts:
 
         Kinds of things are left out, as a caption may name a thing of the kind. There is at most one sentence.
         """
-        kinds, mentioned = {*self._kinds.values()}, {column for names in self.mentions(text) for column in names}
-        things = [thing for thing in self.things.tolist() if thing not in kinds]
-        column = max(things, key=lambda thing: probabilities[thing])
+        column = int(self._no_kinds[probabilities[self._no_kinds].argmax()])
         probability = float(probabilities[column] * probabilities[self.file.photograph])
-        if column in mentioned or probability <= max(self.calibration.overlooked, confidence):
+        if probability <= max(self.calibration.overlooked, confidence):
+            return []
+        if any(column in names for names in self.mentions(text)):
             return []
         return [(self.file.concepts[column].sentence, probability)]
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -45,8 +45,6 @@ class Devices(NamedTuple):
     """Number of devices of each machine; None for 1, or for the number of processes that torchrun has started."""
     nodes: int | None = None
     """Number of machines; None for 1, or for the number of torchrun."""
-    strategy: Literal["auto", "ddp"] = "auto"
-    """How the processes work together: `ddp` averages their gradients; `auto` is `ddp` for several devices."""
     timeout: timedelta = TIMEOUT
     """Time after which a process that does not answer ends the training."""
 
@@ -107,10 +105,11 @@ def launch(recipe: Recipe, devices: Devices) -> Fabric:
     if several:
         _require_several(recipe, devices, chosen)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the processes to standard error
-    ddp = DDPStrategy(timeout=devices.timeout, find_unused_parameters=True)  # images that a batch lacks
+    # A batch may lack images, whose parameters are then unused; the gradients lie in the buckets that are exchanged.
+    ddp = DDPStrategy(timeout=devices.timeout, find_unused_parameters=True, gradient_as_bucket_view=True)
     fabric = Fabric(
         accelerator=chosen.type,
-        strategy=ddp if several or devices.strategy == "ddp" else "auto",
+        strategy=ddp if several else "auto",
         devices=devices.per_machine if chosen.index is None else [chosen.index],
         num_nodes=devices.nodes or 1,
         plugins=BF16Precision("bf16-mixed", chosen.type) if uses_bf16(recipe.training, chosen) else Precision(),

@@ -225,7 +225,7 @@ def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Senten
     lengths = torch.tensor(
         [len(hypothesis.tokens) + hypothesis.ended for hypothesis in hypotheses], device=sampled.target_mask.device
     )
-    longest = int(lengths.max())  # where the longest was cut off, no sentence has a factor for the last position
+    longest = max(1, int(lengths.max()))  # no sentence has a factor for the end where the longest was cut off
     sampled.target_in, sampled.target_out = sampled.target_in[:, :longest], sampled.target_out[:, :longest]
     sampled.target_mask = torch.arange(longest, device=lengths.device) < lengths[:, None]
     return sampled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from limner.apps.cli.app import MEASURE, TRAIN, command_line
 from limner.apps.cli.options import command
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.runs.records import Evaluation
     from limner.runs.training_settings import TrainingSettings
-
-Strategy = Literal["auto", "ddp"]
 
 
 @command(TRAIN)
@@ -33,7 +31,6 @@ def train(
     device: str | None = None,
     devices: Few | None = None,
     nodes: Few | None = None,
-    strategy: Strategy = "auto",
     as_json: bool = False,
 ) -> None:
     """Train a model.
@@ -48,7 +45,6 @@ def train(
         devices (N): Number of devices of each machine, with a process for each; of cpu the number of processes.
             Default: 1, or the number of torchrun.
         nodes (M): Number of machines, each of which runs this command. Default: 1, or the number of torchrun.
-        strategy: How the processes work together: ddp averages their gradients.
     """
     from limner.data.collection import Collection
     from limner.runs.recipe import load_recipe
@@ -63,7 +59,7 @@ def train(
     opened = Collection.open(collection)
     with training_bar(chosen.training.metric) as bar:
         options: dict[str, Any] = {"resume": resume, "init": init, "command": command_line(), "on_progress": bar}
-        run = train_model(chosen, opened, out, device=Devices(device, devices, nodes, strategy), **options)
+        run = train_model(chosen, opened, out, device=Devices(device, devices, nodes), **options)
     if not is_first_process():
         return
     from limner.runs.records import RunConfig

@@ -166,8 +166,8 @@ def import_captions(lang: str, collection: Path, data: Path, work: Path) -> None
 
 
 def add_paraphrases(lang: str, captions: Path, data: Path, work: Path) -> Path:
-    """Copy the collection of a captioner, and add descriptions without images where Multi30k has the language."""
-    if lang not in ("en", "de"):
+    """Copy the collection of the English captioner, and add descriptions of Multi30k without images."""
+    if lang != "en":
         return captions
     collection = work / f"paraphrases-{lang}"
     if not (collection / "items.lance").exists():

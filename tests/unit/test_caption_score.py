@@ -6,17 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-import limner
-import limner.apps.cli.evaluate
-import limner.apps.cli.score
 from hub_models import save_model
-from limner.data.collection import Collection
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError
 from limner.evaluation.caption_score import WEIGHTS, CaptionScorer
 from limner.evaluation.compare import compare_evaluations
 from limner.evaluation.comparison import ComparisonSettings
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
-from limner.evaluation.hub import evaluate_hub
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.inference.image_searcher import ImageSearcher
@@ -99,12 +96,36 @@ def test_an_evaluation_has_the_scores_and_compare_tests_them(model, collection):
         )
 
 
-def test_captions_of_a_model_of_the_hub_are_scored(collection, tmp_path):
+def test_captions_of_a_model_of_the_hub_are_scored(collection, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     save_model("blip", tmp_path / "blip", max_length=8)
-    captioner, names = limner.load(tmp_path / "blip"), ["caption_score"]
-    result = evaluate_hub(captioner, collection, "test", names, {"max_length": 4}, on_progress=lambda *_: None)
-    assert [score.name for score in result.scores] == names
-    assert all(0 < item.caption_scores["caption_score"] < 100 for item in result.items)
+    run = ("evaluate", "--model", "blip", "--collection", collection.path, "--json", "decoding.max_length=4")
+    status, printed, _ = command_line(*run, "--metric", "caption_score")
+    result = json.loads(printed)
+    assert status == 0 and [score["name"] for score in result["scores"]] == ["caption_score"]
+    assert all(0 <= item["caption_scores"]["caption_score"] < 100 for item in result["items"])
+
+
+def test_items_without_an_image_train_nothing_and_empty_captions_score_zero(collection, tmp_path):
+    items, copy = list(collection.items("test"))[:1], shutil.copytree(collection.path, tmp_path / "copy")
+    before = CaptionScorer(collection, "train", "en").score(items, ["a red wall"])
+    write_items(copy, [Item("text-only", "train", sentences=(ItemSentence("en", "a red wall"),))])
+    scorer = CaptionScorer(Collection.open(copy), "train", "en")
+    assert scorer.score(items, ["a red wall"]) == pytest.approx(before)
+    assert scorer.score(items, [" "])[0] == 0
+    with pytest.raises(FeatureError, match="item 'text-only' has no image with features"):
+        scorer.score(list(Collection.open(copy).items("train"))[-1:], ["a red wall"])
+    with pytest.raises(CollectionError, match="found none of 'a dog'"):
+        scorer.score(items, ["a dog"], [[]])
+
+
+def test_scores_of_other_models_are_not_compared(model, collection):
+    options = EvaluationOptions(metrics=("caption_score",), retrieval=False)
+    result = evaluate([model], collection, options=options)
+    other = result.model_copy(update={"scores": tuple(s._replace(signature="other") for s in result.scores)})
+    settings = ComparisonSettings(metrics=("caption_score",), trials=100)
+    with pytest.raises(RunError, match="caption_score: different models or training captions"):
+        compare_evaluations({"a": {"a": result}, "b": {"b": other}}, "en", settings=settings)
 
 
 def test_what_cannot_be_scored_is_named(tiny, collection, model):

@@ -1,10 +1,11 @@
-"""`caption_score`: the probability that people say that a caption describes an image, without or with references.
+"""`caption_score`: how well a caption describes an image, fitted to judgements of people, without or with references.
 
 Shapes: N pairs of an image and a caption, K training images, M their captions, J joint space, D feature size.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,11 +17,12 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.features.store import FeatureStore, FeatureTable
-from limner.inference.image_searcher import ImageSearcher
+from limner.inference.image_searcher import JOINT, ImageSearcher
 from limner.metrics import CAPTION_SCORES, Score
 from limner.progress import Progress, StageProgress
 from limner.retrieval.marginal import DIGITS, MARGINAL_SEED
 from limner.runs.concepts import LEAST, Vector, pooled_vector
+from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import DataSettings
 from limner.runs.records import Evaluation
@@ -78,7 +80,7 @@ class CaptionScorer:
         pretrained_run(lang)  # `ImageSearcher` takes English for a language without a built-in captioner
         self._searcher = ImageSearcher(lang)
         self.features = open_builtin_features(collection, self._searcher)
-        items = [item for item in collection.items(split) if self.features.covers(item) and item.texts(lang)]
+        items = [item for item in collection.items(split) if self._has_features(item) and item.texts(lang)]
         if not items:
             where = f"{collection.path}: split '{split}'"
             raise CollectionError(f"{where}: no image with features has a caption in '{lang}'; name another --lang")
@@ -91,8 +93,23 @@ class CaptionScorer:
         self._rates = self._searcher.concepts.of_vectors(features).mean(0)  # (C,)
         self.signature = (
             f"training:{len(items)}:{split}|seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|"
-            f"backbone:{self._searcher.digest[:DIGITS]}|lang:{lang}|scale:0-100"
+            f"models:{self._digest(lang)}|lang:{lang}|scale:0-100"
         )
+
+    def _digest(self, lang: str) -> str:
+        """Digest of the backbone, the joint space, the concepts, and the constants of the score."""
+        digest = hashlib.sha256(f"{self._searcher.digest} {WEIGHTS} {IMAGE_SHARPNESS} {CAPTION_SHARPNESS}".encode())
+        for path in (f"{JOINT}/model.safetensors", CONCEPT_WEIGHTS):
+            digest.update((pretrained_run(lang) / path).read_bytes())
+        return digest.hexdigest()[:DIGITS]
+
+    def require(self, items: Iterable[Item]) -> None:
+        """Raise FeatureError for an item without features of the built-in backbone."""
+        if without := [item.id for item in items if not self._has_features(item)]:
+            raise FeatureError(f"item '{without[0]}' has no image with features; caption scores need one")
+
+    def _has_features(self, item: Item) -> bool:
+        return item.media_path is not None and self.features.covers(item)
 
     def score(
         self,
@@ -102,7 +119,7 @@ class CaptionScorer:
         *,
         on_progress: Progress | None = None,
     ) -> Vector:
-        """Compute the score of the caption at the same position as each image, (N,), 0-100.
+        """Compute the score of the caption at the same position as each image, (N,), 0-100; 0 for an empty caption.
 
         Args:
             items: N items of the images.
@@ -111,16 +128,21 @@ class CaptionScorer:
             on_progress: called with the number of captions done and their total.
 
         Raises:
+            CollectionError: a caption has an empty list of references.
             FeatureError: an image has no features.
         """
+        if bare := [caption for caption, group in zip(captions, references, strict=False) if not group]:
+            raise CollectionError(f"ref_caption_score: expected references of every caption, found none of '{bare[0]}'")
         images = {item.id: item for item in items}
         features = self._features(list(images.values()))
         projected, probabilities = self._searcher.project(features), self._searcher.concepts.of_vectors(features)
         position = {name: row for row, name in enumerate(images)}
         rows_of: dict[str, list[int]] = {}
         for row, caption in enumerate(captions):
-            rows_of.setdefault(caption, []).append(row)
-        weights, logits = WEIGHTS["ref_caption_score" if references else "caption_score"], np.zeros(len(captions))
+            if caption.strip():
+                rows_of.setdefault(caption, []).append(row)
+        weights = WEIGHTS["ref_caption_score" if references else "caption_score"]
+        logits = np.full(len(captions), -np.inf)
         for done, (caption, rows) in enumerate(rows_of.items(), start=1):
             shown, sentence = [position[items[row].id] for row in rows], self._searcher.joint.sentence_vector(caption)
             terms = self._terms(caption, sentence, projected[shown], probabilities[shown])
@@ -129,7 +151,8 @@ class CaptionScorer:
                 logits[row] += weights.reference * (self._sentence_vectors(references[row]) @ sentence).max()
             if on_progress is not None:
                 on_progress(done, len(rows_of))
-        return np.asarray(100 / (1 + np.exp(-logits)))
+        with np.errstate(over="ignore"):
+            return np.asarray(100 / (1 + np.exp(-logits)))
 
     def _terms(self, caption: str, sentence: Vector, projected: Vector, probabilities: Vector) -> list[Vector]:
         """Compute A, B and C, (N,), of a caption and N images with their vectors (N, J) and concepts (N, C)."""
@@ -147,32 +170,40 @@ class CaptionScorer:
 
     def _features(self, items: Sequence[Item]) -> Vector:
         """Read pooled features, (I, D)."""
-        without = [item.id for item in items if item.media_path is None]
-        if without:
-            raise FeatureError(f"item '{without[0]}' has no image; caption scores need one for every caption")
+        self.require(items)
         return np.stack([pooled_vector(stored) for stored in self.features.take(items) if stored is not None])
 
     def _sentence_vectors(self, captions: Sequence[str]) -> Vector:
         return np.stack([self._searcher.joint.sentence_vector(caption) for caption in captions])
 
 
+def caption_scorer(
+    collection: Collection, metrics: Iterable[str], data: DataSettings, items: Iterable[Item]
+) -> CaptionScorer | None:
+    """Return the scorer of an evaluation before its work begins; None if no metric needs it; errors as its own.
+
+    `data` names the training split and the language; `items` are the items that are evaluated.
+    """
+    if not any(name in CAPTION_SCORES for name in metrics):
+        return None
+    scorer = CaptionScorer(collection, data.train, data.lang)
+    scorer.require(items)
+    return scorer
+
+
 def with_caption_scores(
     evaluation: Evaluation,
+    scorer: CaptionScorer | None,
     collection: Collection,
     metrics: Iterable[str],
-    data: DataSettings,
     on_progress: StageProgress,
 ) -> Evaluation:
-    """Add the scores that are among the metrics to the captions of an evaluation; errors as `CaptionScorer`.
-
-    `data` names the training split and the language.
-    """
-    names = [name for name in metrics if name in CAPTION_SCORES]
-    if not names:
+    """Add the scores that are among the metrics to the captions of an evaluation, if there is a scorer."""
+    if scorer is None:
         return evaluation
+    names = [name for name in metrics if name in CAPTION_SCORES]
     by_id = {item.id: item for item in collection.items(evaluation.split)}
     items, captions = [by_id[item.id] for item in evaluation.items], [item.hypothesis for item in evaluation.items]
-    scorer = CaptionScorer(collection, data.train, data.lang)
     values = {
         name: scorer.score(
             items,
@@ -205,6 +236,7 @@ def score_judged_captions(
         of_image: dict[str, list[str]] = {}
         for caption in captions:
             of_image.setdefault(caption.rpartition("#")[0], []).append(caption)
+        judged = [pair for pair in judged if any(other != pair[1] for other in of_image[pair[0]])]
         others = ([other for other in of_image[image] if other != caption] for image, caption in judged)
         references = [[captions[other].text for other in group] for group in others]
     values = scorer.score(

@@ -105,6 +105,10 @@ def compare_evaluations(
             "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
     require_comparable(systems, metrics)
+    parts = [part for runs in systems.values() for part in runs.values()]
+    for name in [name for name in metrics if name in CAPTION_SCORES]:
+        if len({score.signature for part in parts for score in part.scores if score.name == name}) > 1:
+            raise RunError(f"{name}: different models or training captions; repeat 'limner evaluate' on each run")
     on_progress = on_progress or (lambda part, done, total: None)
     statistics = _statistics(systems, lang, metrics, on_progress)
     scores = _resample(statistics, settings, on_progress)

@@ -16,7 +16,7 @@ from limner.data.languages import RegionItem
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
-from limner.evaluation.caption_score import with_caption_scores
+from limner.evaluation.caption_score import caption_scorer, with_caption_scores
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.measurements import provenance
 from limner.evaluation.regions import RegionOptions, evaluate_regions
@@ -151,6 +151,7 @@ def evaluate(
     require_ensemble(models)
     _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
+    scorer = caption_scorer(collection, options.metrics or (), models[0].recipe.data, task.examples.items)
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
     control, items = options.image_control, task.examples.items
@@ -179,7 +180,7 @@ def evaluate(
         regions=shown_regions,
         **provenance(collection, command, began),
     )
-    return with_caption_scores(evaluation, collection, options.metrics or (), recipe.data, task.on_progress)
+    return with_caption_scores(evaluation, scorer, collection, options.metrics or (), task.on_progress)
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:

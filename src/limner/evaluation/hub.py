@@ -16,7 +16,7 @@ from limner.data.tally import Tally
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import CollectionError, SettingsError
-from limner.evaluation.caption_score import with_caption_scores
+from limner.evaluation.caption_score import caption_scorer, with_caption_scores
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.evaluation.measurements import provenance
 from limner.evaluation.retrieval import retrieval_record
@@ -70,6 +70,7 @@ def evaluate_hub(
     source = (source_lang or model.source_lang) if isinstance(model, HubTranslator) else None
     inputs, tally = _inputs(collection, split, lang, source)
     task = HubTask(collection, inputs, lang, tally, on_progress)
+    scorer = caption_scorer(collection, metrics, DataSettings(lang=lang), [entry.item for entry in inputs])
     if isinstance(model, HubSpace):
         if metrics or decoding:
             raise SettingsError(f"{[*metrics, *(decoding or {})][0]}: a joint space writes no sentence; leave it out")
@@ -88,7 +89,7 @@ def evaluate_hub(
         **results,
         **provenance(collection, "limner.evaluate", began),
     )
-    return with_caption_scores(evaluation, collection, metrics, DataSettings(lang=lang), on_progress)
+    return with_caption_scores(evaluation, scorer, collection, metrics, on_progress)
 
 
 def _inputs(collection: Collection, split: str, lang: str, source: str | None) -> tuple[list[GenerationInput], Tally]:

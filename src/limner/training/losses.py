@@ -98,8 +98,9 @@ class _CrossEntropy(torch.autograd.Function):
         height = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
         for rows in (slice(top, top + height) for top in range(0, len(logits), height)):
             values = precise(logits[rows])
+            if len(excluded):
+                values = values.index_fill(1, excluded, -math.inf)
             values = values - values.amax(1, keepdim=True)
-            values.index_fill_(1, excluded, -math.inf)
             loss = values.gather(1, tokens[rows])
             mean = values.sum(1, keepdim=True) if smoothing else None
             total = values.exp_().sum(1, keepdim=True)  # in place: one exponential per logit

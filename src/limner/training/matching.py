@@ -141,11 +141,9 @@ class Matching:
             columns[owners[described]],
             vectors.sum() * 0,
         )
-        if not shown.any():
-            pass
-        elif settings.negatives == "softmax":
+        if shown.any() and settings.negatives == "softmax":
             loss = softmax_loss(sharpness * cosines.float(), owners_of_images, batch.target_out[described])
-        else:
+        elif shown.any():
             hardest = settings.negatives == "hardest"
             loss = contrastive_loss(cosines.float(), owners_of_images, settings.margin, hardest=hardest)
         if settings.paraphrases:

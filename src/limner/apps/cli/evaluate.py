@@ -153,14 +153,14 @@ def _evaluate_hub(
     from limner.evaluation.hub import evaluate_hub
     from limner.hub.families import family_of
     from limner.inference.load import load_hub
-    from limner.metrics import require_metrics
+    from limner.metrics import CAPTION_SCORES, require_metrics
     from limner.runs.records import hub_model, read_evaluations, require_model
     from limner.settings import override
 
     decoding = override({"decoding": {}}, changes)["decoding"]
     for stored in read_evaluations(models[0]):
         require_model(stored, models[0])
-    require_metrics(metrics)
+    require_metrics(name for name in metrics if name not in CAPTION_SCORES)
     opened, split = Collection.open(collection), name_or_default(split, "test", "--split")
     opened.require_split(split)
     if family_of(folder).task == "describe":

@@ -154,11 +154,11 @@ def correlate(
             from limner.evaluation.correlate import score_judged_pairs
 
             opened = Collection.open(collection)
-            if metric is not None or model is None:
+            if metric is not None:
                 scored = score_judged_captions(
-                    opened, judged, str(metric), split="train", lang=lang or DEFAULT_LANG, on_progress=progress
+                    opened, judged, metric, split="train", lang=lang or DEFAULT_LANG, on_progress=progress
                 )
-            elif model_type(Path(local_folder(model))) is not None:
+            elif model is not None and model_type(Path(local_folder(model))) is not None:
                 name, model = results_folder(model).name, Path(local_folder(model))
                 reason = f"has an effect only on a run, which {model} is not; leave it out"
                 options.refuse({"--marginal": marginal}, reason)
@@ -166,6 +166,7 @@ def correlate(
 
                 scored = score_pairs_of_hub(model, name, opened, judged, device, on_progress=progress)
             else:
+                assert model is not None
                 options.check_runs([model], device)
                 (trained,) = options.load_runs([model], device)
                 scored = score_judged_pairs(

@@ -96,7 +96,7 @@ def print_columns(*names: str) -> None:
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print tab-separated lines, if any, with the names of their first columns; see `print_columns`."""
     if rows:
-        print_columns(*names[: len(rows[0])])
+        print_columns(*names[: max(map(len, rows))])
     for row in rows:
         echo(tab_separated(*row))
 

@@ -17,6 +17,7 @@ from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.inference.image_searcher import ImageSearcher
+from limner.runs.records import Evaluation
 
 BOTH = ("caption_score", "ref_caption_score")
 
@@ -101,9 +102,9 @@ def test_captions_of_a_model_of_the_hub_are_scored(collection, command_line, mon
     save_model("blip", tmp_path / "blip", max_length=8)
     run = ("evaluate", "--model", "blip", "--collection", collection.path, "--json", "decoding.max_length=4")
     status, printed, _ = command_line(*run, "--metric", "caption_score")
-    result = json.loads(printed)
-    assert status == 0 and [score["name"] for score in result["scores"]] == ["caption_score"]
-    assert all(0 <= item["caption_scores"]["caption_score"] < 100 for item in result["items"])
+    assert status == 0 and [score["name"] for score in json.loads(printed)["scores"]] == ["caption_score"]
+    (stored,) = map(Evaluation.load, (tmp_path / "blip/evaluation").iterdir())
+    assert all(0 <= item.caption_scores["caption_score"] < 100 for item in stored.items)
 
 
 def test_items_without_an_image_train_nothing_and_empty_captions_score_zero(collection, tmp_path):

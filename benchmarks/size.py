@@ -42,7 +42,8 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of src": 60_240,
+    "lines of src": 60_520,
+    "lines of tests": 42_260,
     "lines of files that six commands enter": 28_000,
     "files that six commands enter": 137,
     "photograph: functions": 210,

@@ -69,7 +69,7 @@ def test_an_unchanged_folder_needs_no_model(folder, trained, monkeypatch, comman
     def refuse(*_, **__):
         raise AssertionError("a model is loaded")
 
-    assert f"the index is written to {folder / '.limner'}" in command_line("index", folder, "--model", trained)[2]
+    assert f"the index is in {folder / '.limner'}" in command_line("index", folder, "--model", trained)[2]
     load = limner.Captioner.load
     monkeypatch.setattr(limner.Captioner, "load", refuse)
     status, printed = run("--json")

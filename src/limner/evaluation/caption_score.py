@@ -17,6 +17,7 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.features.store import FeatureStore, FeatureTable
+from limner.files import read_bytes
 from limner.inference.image_searcher import JOINT, ImageSearcher
 from limner.metrics import CAPTION_SCORES, Score
 from limner.progress import Progress, StageProgress
@@ -100,7 +101,7 @@ class CaptionScorer:
         """Digest of the backbone, the joint space, the concepts, and the constants of the score."""
         digest = hashlib.sha256(f"{self._searcher.digest} {WEIGHTS} {IMAGE_SHARPNESS} {CAPTION_SHARPNESS}".encode())
         for path in (f"{JOINT}/model.safetensors", CONCEPT_WEIGHTS):
-            digest.update((pretrained_run(lang) / path).read_bytes())
+            digest.update(read_bytes(pretrained_run(lang) / path))
         return digest.hexdigest()[:DIGITS]
 
     def require(self, items: Iterable[Item]) -> None:

@@ -65,7 +65,8 @@ class AdditiveAttention(nn.Module):
         _, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
         projected = projected.to(keys.dtype).unflatten(0, (keys.shape[0], -1))  # (N, K, A)
-        e = energies(projected, keys, (self.score / self.temperature).to(keys.dtype))  # e_i = v tanh(U s + W h_i)
+        score = self.score if self.temperature == 1 else self.score / self.temperature
+        e = energies(projected, keys, score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
         return masked_softmax(e, mask).flatten(0, 1)
 
 

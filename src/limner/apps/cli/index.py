@@ -87,9 +87,7 @@ def index(
 
         searcher = HubSpace(retriever, device)
     opened = FolderIndex(folder, index, searcher)
-    if index is None and not opened.path.exists():
-        note = f"the index is written to {printable(opened.path)}; --index DIR names another place"
-        err.print(note, soft_wrap=True, highlight=False)
+    is_new = index is None and not opened.path.exists()
     if not rebuild:
         opened.require_run(run, changed)
     if not (rebuild or verify):
@@ -104,6 +102,9 @@ def index(
         result = opened.update(
             captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size
         )
+    if is_new:
+        note = f"the index is in {printable(opened.path)}; --index DIR names another place"
+        err.print(note, soft_wrap=True, highlight=False)
     _report(result, opened, as_json)
     if result.unreadable:
         raise typer.Exit(1)

@@ -184,10 +184,10 @@ def recipe_of(table: PublishedTable, row: PublishedRow, run: str) -> str:
 
 
 def recipe_digest(table: PublishedTable, row: PublishedRow, recipe: str) -> str | None:
-    """Compute the SHA-256 of the settings that a row is made from; None if there is no such recipe.
+    """Compute the SHA-256 of the settings that determine a row; None if there is no such recipe.
 
-    Settings are those that the recipe of the row, the paper's recipe that its differences refer to, and the recipes of
-    its preceding stages state, and those of the row in its table. Comments, descriptions, published scores and defaults
+    The recipe of the row, the paper's recipe that its differences refer to, the recipes of its preceding stages, and
+    the row in its table state them. Comments, descriptions, published scores and defaults
     of the program are not part of them.
 
     Args:
@@ -196,12 +196,12 @@ def recipe_digest(table: PublishedTable, row: PublishedRow, recipe: str) -> str 
         recipe: name of the row's recipe, in the table's folder of recipes or in an alternative folder.
     """
     folder, _, name = recipe.rpartition("/")
-    wanted = {f"{place}/{one}" for place in (folder, table.recipes) for one in (name, *row.pretraining)}
-    recipes = {one: load_recipe(one, []) for one in sorted(wanted & {*recipe_names()})}
+    wanted = {f"{place}/{stage}" for place in (folder, table.recipes) for stage in (name, *row.pretraining)}
+    recipes = {path: load_recipe(path, []) for path in sorted(wanted & {*recipe_names()})}
     if recipe not in recipes:
         return None
     dump = {"mode": "json", "exclude_unset": True, "exclude": NO_SETTINGS}
-    settings = {one: made.model_dump(**dump) for one, made in recipes.items()}
+    settings = {path: content.model_dump(**dump) for path, content in recipes.items()}
     of_row = row.model_dump(mode="json", include=SETTINGS_OF_ROW)
     return hashlib.sha256(json.dumps([settings, of_row], sort_keys=True).encode()).hexdigest()
 

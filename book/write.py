@@ -53,8 +53,8 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
 - **Values** are compared on the test items of the paper only, without METEOR of languages whose synonyms or paraphrases
   are not in the data of our METEOR. Training and validation data may differ; the page has the number of sentences.
 - **Recipes**: a row is marked "older than the recipe" if a setting has changed since it was measured, in its recipe, in
-  the recipe of the paper that its differences refer to, in those of its preceding stages, or in the row of the table.
-  Defaults of the program are not compared. A row whose recipe was not recorded is marked as such.
+  the recipe of the paper that its differences refer to, in the recipes of its preceding stages, or in the row of the
+  table. Defaults of the program are not compared. A row whose recipe was not recorded is marked as such.
 - **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
   the processor time, summed over threads, where it was recorded. Runs from which rows are initialised are not counted.
 - [Reproducing tables](../reproduce.md#the-runs-of-the-book) has the commands that made the collections and these runs.
@@ -139,7 +139,7 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
         yield f"- Rows are {start}, whose training sentences and time come on top of those given here."
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
     measured = [
-        (row.row, [one.evaluation_seconds for one in row.seeds if one.evaluation_seconds]) for row in record.rows
+        (row.row, [seed.evaluation_seconds for seed in row.seeds if seed.evaluation_seconds]) for row in record.rows
     ]
     if evaluated := [f"{name} {duration(float(np.mean(seconds)))}" for name, seconds in measured if seconds]:
         yield f"- Evaluation of a seed, with decoding and ranking: {', '.join(evaluated)}."

@@ -30,8 +30,8 @@ assert.deepEqual(several.choices.map((choice) => choice.message.content), captio
 assert.equal(several.choices[0].logprobs.content.map((token) => token.token).join(""), captions[0]);
 const limited = await client.chat.completions.create({ ...chat, max_completion_tokens: 2 });
 assert.equal(limited.choices[0].finish_reason, "length");
-const deltas = (await collect(client.chat.completions.create({ ...chat, stream: true }))).map((one) => one.choices[0]);
-assert.equal(deltas.map((one) => one.delta.content ?? "").join(""), captions[0]);
+const deltas = (await collect(client.chat.completions.create({ ...chat, stream: true }))).map((chunk) => chunk.choices[0]);
+assert.equal(deltas.map((delta) => delta.delta.content ?? "").join(""), captions[0]);
 assert.equal(deltas.at(-1).finish_reason, "stop");
 assert.equal(deltas.length, tokens + 2); // the role, every token, the end
 const streamed = client.chat.completions.stream({ ...chat, stream_options: { include_usage: true } });

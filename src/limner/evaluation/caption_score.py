@@ -89,9 +89,10 @@ class CaptionScorer:
         items = [items[row] for row in sorted(order)]
         features, texts = self._features(items), [item.texts(lang) for item in items]
         self._images = self._searcher.project(features)  # (K, J)
+        self._mean_image = self._images.mean(0)
         self._captions = self._sentence_vectors([text for group in texts for text in group])  # (M, J)
         self._starts = np.cumsum([0, *map(len, texts)])
-        self._rates = self._searcher.concepts.of_vectors(features).mean(0)  # (C,)
+        self._log_rates = np.log(np.maximum(self._searcher.concepts.of_vectors(features).mean(0), LEAST))  # (C,)
         self.signature = (
             f"training:{len(items)}:{split}|seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|"
             f"models:{self._digest(lang)}|lang:{lang}|scale:0-100"
@@ -143,13 +144,15 @@ class CaptionScorer:
             if caption.strip():
                 rows_of.setdefault(caption, []).append(row)
         weights = WEIGHTS["ref_caption_score" if references else "caption_score"]
+        texts = dict.fromkeys(text for group in references for text in group)
+        vectors = {text: self._searcher.joint.sentence_vector(text) for text in texts}
         logits = np.full(len(captions), -np.inf)
         for done, (caption, rows) in enumerate(rows_of.items(), start=1):
             shown, sentence = [position[items[row].id] for row in rows], self._searcher.joint.sentence_vector(caption)
             terms = self._terms(caption, sentence, projected[shown], probabilities[shown])
             logits[rows] = weights.bias + sum(weight * term for weight, term in zip(weights[1:], terms, strict=False))
             for row in rows if references else ():
-                logits[row] += weights.reference * (self._sentence_vectors(references[row]) @ sentence).max()
+                logits[row] += weights.reference * max(vectors[text] @ sentence for text in references[row])
             if on_progress is not None:
                 on_progress(done, len(rows_of))
         with np.errstate(over="ignore"):
@@ -163,11 +166,11 @@ class CaptionScorer:
         attention = np.exp(similarity - similarity.max(1, keepdims=True))  # (N, K)
         ratio = np.log(attention @ density / attention.sum(1)) - np.log(density.mean())
         evidence = [
-            np.log(np.maximum(probabilities[:, columns].max(1), LEAST)) - np.log(max(self._rates[columns].max(), LEAST))
+            np.log(np.maximum(probabilities[:, columns].max(1), LEAST)) - self._log_rates[columns].max()
             for columns in map(list, set(self._searcher.concepts.mentions(caption)))
         ]
         concepts = np.mean(evidence, axis=0) if evidence else np.zeros(len(projected))
-        return [ratio, concepts, (projected - self._images.mean(0)) @ sentence]
+        return [ratio, concepts, (projected - self._mean_image) @ sentence]
 
     def _features(self, items: Sequence[Item]) -> Vector:
         """Read pooled features, (I, D)."""
@@ -252,12 +255,15 @@ def score_judged_captions(
 
 
 def open_builtin_features(collection: Collection, searcher: ImageSearcher) -> FeatureStore:
-    """Open the features of a collection that the built-in backbone computed; FeatureError if there are none."""
+    """Open the largest table of features that the built-in backbone computed; FeatureError if there is none.
+
+    Of tables of the same size, the pooled features are read.
+    """
     tables = (FeatureTable.open(collection, name) for name in collection.features())
-    table = next((table for table in tables if searcher.concepts.reads([table.spec])), None)
-    if table is None:
+    readable = [table for table in tables if searcher.concepts.reads([table.spec])]
+    if not readable:
         raise FeatureError(
             f"{collection.path}: caption scores need features of the built-in backbone; run 'limner features "
             f"{collection.path} --backbone efficientnet-lite2'"
         )
-    return FeatureStore([table], collection.path)
+    return FeatureStore([max(readable, key=lambda table: (len(table), table.spec.kind == "pooled"))], collection.path)

@@ -106,7 +106,7 @@ def compare_evaluations(
         )
     require_comparable(systems, metrics)
     parts = [part for runs in systems.values() for part in runs.values()]
-    for name in [name for name in metrics if name in CAPTION_SCORES]:
+    for name in sorted(set(metrics) & set(CAPTION_SCORES)):
         if len({score.signature for part in parts for score in part.scores if score.name == name}) > 1:
             raise RunError(f"{name}: different models or training captions; repeat 'limner evaluate' on each run")
     on_progress = on_progress or (lambda part, done, total: None)

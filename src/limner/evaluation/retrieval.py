@@ -125,9 +125,8 @@ def _evaluate_shortlists(
     """
     assert examples.features is not None and settings.shortlist is not None
     nearest = nearest_images(model, examples.items, examples.features, settings.shortlist, budget=settings.budget)
-    scores = (
-        pairs.normalised.numpy()
-    )  # modified in place, since it may be stored in a file; the examples are in this order
+    # Modified in place, since the scores may be stored in a file; the examples of the record follow their new order.
+    scores = pairs.normalised.numpy()
     if isinstance(model.model, PairRanker):
         fill_pair_scores(model, model.model, examples, examples.features, scores)
         signature = "score:the model's own"

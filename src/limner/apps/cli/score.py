@@ -19,8 +19,9 @@ from limner.hub.settings import HubSettings
 from limner.runs.pretrained import DEFAULT_LANG, local_folder, model_type, results_folder
 
 if TYPE_CHECKING:
-    from limner.evaluation.correlate import JudgedCorrelation
+    from limner.evaluation.correlate import JudgedCorrelation, Judgements, PairScores
     from limner.inference.classifier import Classification
+    from limner.progress import StageProgress
 
 
 @options.command(USE)
@@ -147,36 +148,47 @@ def correlate(
     with progress_bars() as progress:
         if scores is not None:
             values = read_scores(scores, judged)
-        else:
-            assert collection is not None
-            from limner.data.collection import Collection
-            from limner.evaluation.caption_score import score_judged_captions
-            from limner.evaluation.correlate import score_judged_pairs
-
-            opened = Collection.open(collection)
-            if metric is not None:
-                scored = score_judged_captions(
-                    opened, judged, metric, split="train", lang=lang or DEFAULT_LANG, on_progress=progress
-                )
-            elif model is not None and model_type(Path(local_folder(model))) is not None:
-                name, model = results_folder(model).name, Path(local_folder(model))
-                reason = f"has an effect only on a run, which {model} is not; leave it out"
-                options.refuse({"--marginal": marginal}, reason)
-                from limner.evaluation.hub import score_pairs_of_hub
-
-                scored = score_pairs_of_hub(model, name, opened, judged, device, on_progress=progress)
-            else:
-                assert model is not None
-                options.check_runs([model], device)
-                (trained,) = options.load_runs([model], device)
-                scored = score_judged_pairs(
-                    trained, opened, judged, on_progress=progress, **options.without_none(marginal=marginal)
-                )
+        elif collection is not None:
+            scored = _score_pairs(judged, collection, model, metric, lang, marginal, device, progress)
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
         result = correlate_with_judgements(
             judged, values, on_progress=progress, **options.without_none(samples=samples, seed=seed)
         )
     _print_correlations(result, missing, signature, as_json)
+
+
+def _score_pairs(
+    judged: Judgements,
+    collection: Path,
+    model: Path | None,
+    metric: Literal["caption_score", "ref_caption_score"] | None,
+    lang: str | None,
+    marginal: int | None,
+    device: str,
+    progress: StageProgress,
+) -> PairScores:
+    """Score judged pairs by the built-in models, a model of the hub or a run."""
+    from limner.data.collection import Collection
+
+    opened = Collection.open(collection)
+    if model is None:
+        from limner.evaluation.caption_score import score_judged_captions
+
+        return score_judged_captions(
+            opened, judged, metric or "caption_score", split="train", lang=lang or DEFAULT_LANG, on_progress=progress
+        )
+    folder = Path(local_folder(model))
+    if model_type(folder) is not None:
+        reason = f"has an effect only on a run, which {folder} is not; leave it out"
+        options.refuse({"--marginal": marginal}, reason)
+        from limner.evaluation.hub import score_pairs_of_hub
+
+        return score_pairs_of_hub(folder, results_folder(model).name, opened, judged, device, on_progress=progress)
+    from limner.evaluation.correlate import score_judged_pairs
+
+    options.check_runs([folder], device)
+    (trained,) = options.load_runs([folder], device)
+    return score_judged_pairs(trained, opened, judged, on_progress=progress, **options.without_none(marginal=marginal))
 
 
 def _print_correlations(result: JudgedCorrelation, missing: int, signature: str, as_json: bool) -> None:

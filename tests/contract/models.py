@@ -209,7 +209,7 @@ CASES = [
     Case("show-and-tell-scans", _tell(cell="lstm", image_encoder={"grid_rnn_dim": 3}), {"grid": (4, 4)}, lr=0.02),
     Case("show-attend-tell-pixels", _attend(), {"maps": (3, 32, 32)}, lr=0.02),
     Case("show-attend-tell-hard", _attend(attention="hard"), {"grid": (3, 4)}, lr=0.02),
-    Case("show-attend-tell-means", _attend(attention="hard", test_attention="expected"), {"grid": (3, 4)}, lr=0.02),
+    Case("show-attend-tell-sample", _attend(attention="hard", test_attention="sample"), {"grid": (3, 4)}, lr=0.02),
     Case("video-mean", _video(), {"grid": (3, 4)}, lr=0.02),
     Case("video-image", _video(), {"pooled": (4,)}, lr=0.02),
     Case("video-lrcn-1u", _video(layers=1, cell="peephole"), {"grid": (3, 4)}, lr=0.02),

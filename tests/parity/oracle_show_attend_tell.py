@@ -19,7 +19,7 @@ the paper is silent, the oracle reads it so:
 - f_beta is one unit: beta_t = sigma(w_beta . h_{t-1} + b_beta), a single number for all of z_t.
 - Eq. 7 has no activation. `squash=True` has L_o tanh(E y_{t-1} + L_h h_t + L_z z_t + b_L), as the code.
 - z_t of the gate is what both the LSTM and the output read. Eq. 9 has no gate: for hard attention as printed,
-  leave w_beta out; with it, z_t = beta_t a_{s_t}, as the code and Limner.
+  leave w_beta out; with it, z_t = beta_t a_{s_t}, as the code.
 - Eq. 14 asks each location's alphas to sum to 1 over the C steps. All L sums together are C, so that is possible
   only if C = L (the text of a later version writes tau in place of 1).
 - In section 4.1, p(s | a) is the product of eq. 8's alphas along the path s, which also know the words before:
@@ -182,7 +182,6 @@ def expected_gradient(
     baseline: float = 0.0,
     reinforce: float = 1.0,
     entropy: float = 0.0,
-    expected_rate: float = 0.0,
 ) -> dict[str, Array]:
     """Mean of the gradient estimate of section 4.1, with variance reduction, over s~ drawn from p(s | a).
 
@@ -195,7 +194,6 @@ def expected_gradient(
         baseline: b; it, p(s | a) and the log p(y | ...) before d log p(s | a) are constants.
         reinforce: lambda_r.
         entropy: lambda_e.
-        expected_rate: probability of the expected locations, without the other terms, in place of a sample.
     """
     paths = [(path, follow(theta, annotations, sentence, path)) for path in all_paths(annotations, sentence)]
 
@@ -207,7 +205,14 @@ def expected_gradient(
             total += math.exp(drawn.log_path) * (
                 one.log_words + reinforce * reward * one.log_path + entropy * one.entropy
             )
-        expected = log_prob(run(moved, annotations, sentence), sentence)
-        return (1 - expected_rate) * total + expected_rate * expected
+        return total
 
     return numerical_gradient(surrogate, theta)
+
+
+def moving_baseline(log_probs: Sequence[float], first: float = 0.0) -> list[float]:
+    """b_0, b_1, ...: b_k = 0.9 b_{k-1} + 0.1 log p(y | s~_k, a), one value of log p for each mini-batch k."""
+    baselines = [first]
+    for value in log_probs:
+        baselines.append(0.9 * baselines[-1] + 0.1 * value)
+    return baselines

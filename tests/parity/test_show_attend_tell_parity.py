@@ -1,6 +1,7 @@
 """Show, Attend and Tell: hard attention and losses against the oracle, REINFORCE against enumeration."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import oracle_show_attend_tell as oracle
@@ -62,56 +63,76 @@ def test_hard_attention_at_test_time_selects_the_most_probable_location() -> Non
 def sampled_gradient(model: ShowAttendTell, path: tuple[int, ...], monkeypatch) -> dict[str, np.ndarray]:
     """Gradient of the objective (not the loss) of the first sentence for one sequence of sampled locations."""
     locations = iter(path)
-    monkeypatch.setattr(show_attend_tell, "draw_location", lambda alpha, draw: torch.tensor([next(locations)] * 2))
+    monkeypatch.setattr(show_attend_tell, "draw_location", lambda alpha, draw: torch.tensor([next(locations)]))
     model.zero_grad()
     word_loss(model(data([0])), data([0])).backward()
     return attend_weights(model, {name: -len(path) * array(p.grad) for name, p in model.named_parameters()})
 
 
-@pytest.mark.parametrize(("reinforce", "entropy", "rate"), [(1.0, 0.0, 0.0), (1.0, 0.0, 0.3), (0.6, 0.2, 0.5)])
-def test_the_mean_gradient_of_hard_attention_is_that_of_equation_12(reinforce, entropy, rate, monkeypatch) -> None:
+@pytest.mark.parametrize(("reinforce", "entropy", "baseline"), [(1.0, 0.0, 0.0), (1.0, 0.0, -2.5), (0.6, 0.2, -1.5)])
+def test_the_expected_gradient_of_hard_attention_equals_enumeration(reinforce, entropy, baseline, monkeypatch) -> None:
     """The mean over all paths s ~ p(s | a); without entropy it is the exact gradient of the lower bound (eq. 11)."""
-    changes = {"reinforce": reinforce, "entropy": entropy, "expected_rate": rate}
+    changes = {"reinforce": reinforce, "entropy": entropy, "expected_rate": 0.0}
     model, theta = model_and_theta(attention="hard", **changes)
     grid, model = GRIDS[0].astype(np.float64), model.train()
     total = {name: np.zeros_like(value) for name, value in theta.items()}
     for path in oracle.all_paths(grid, words(0)):
+        model.baseline.fill_(baseline)
         share = math.exp(oracle.follow(theta, grid, words(0), path).log_path)
         for name, gradient in sampled_gradient(model, path, monkeypatch).items():
             total[name] += share * gradient
-    options = {"baseline": -1.5, "reinforce": reinforce, "entropy": entropy, "expected_rate": rate}
-    for name, gradient in oracle.expected_gradient(theta, grid, words(0), **options).items():
+    expected = oracle.expected_gradient(theta, grid, words(0), baseline=baseline, reinforce=reinforce, entropy=entropy)
+    for name, gradient in expected.items():
         np.testing.assert_allclose(total[name], gradient, atol=1e-6, err_msg=name)
-    if not entropy and not rate:
+    if not entropy and reinforce == 1:
         for name, gradient in oracle.lower_bound_gradient(theta, grid, words(0)).items():
             np.testing.assert_allclose(total[name], gradient, atol=1e-6, err_msg=name)
 
 
-def test_the_rewards_of_both_paths_have_the_same_dropout() -> None:
-    """With a single location both paths are the same, so that their losses are equal."""
-    grid = {"grid": GRIDS[0][:1]}
-    batch, losses = batch_of([Example("0", SENTENCES[0], None, grid)]), []
-    model, _ = model_and_theta(attention="hard", dropout=0.5)
-    for rate in (0.0, 1.0):
-        model.settings = model.settings.model_copy(update={"expected_rate": rate})
-        torch.manual_seed(3)
-        losses.append(float(word_loss(model.train()(batch), batch).detach()))
-    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+def test_expected_locations_are_those_of_soft_attention_and_add_no_reinforce_term() -> None:
+    model, theta = model_and_theta(attention="hard", expected_rate=1.0, entropy=0.0)
+    loss = word_loss(model.train()(data()), data())
+    steps = [oracle.run(theta, grid, words(row)) for row, grid in enumerate(GRIDS.astype(np.float64))]
+    total = sum(oracle.log_prob(one, words(row)) for row, one in enumerate(steps))
+    tokens = sum(len(words(row)) - 1 for row in range(len(SENTENCES)))
+    assert float(loss.detach()) == pytest.approx(-total / tokens, abs=1e-10)
 
 
-def test_test_attention_expected_uses_the_contexts_of_soft_attention() -> None:
-    model, theta = model_and_theta(attention="hard", test_attention="expected")
-    ours = sentence_log_probs(model.eval()(data()), data())
-    for row, grid in enumerate(GRIDS.astype(np.float64)):
-        expected = oracle.log_prob(oracle.run(theta, grid, words(row)), words(row))
-        assert float(ours[row].detach()) == pytest.approx(expected, abs=1e-10)
+def test_the_baseline_is_a_moving_average_and_is_saved() -> None:
+    model, _ = model_and_theta(attention="hard")
+    means = []
+    for _ in range(3):
+        torch.manual_seed(len(means))
+        output = model.train()(data())
+        log_probs = output.logits.log_softmax(-1).gather(-1, data().target_out[..., None])[..., 0]
+        means.append(float((log_probs * data().target_mask).sum(1).mean().detach()))
+    assert float(model.baseline) == pytest.approx(oracle.moving_baseline(means)[-1])
+    assert "baseline" in model.state_dict()
 
 
-def test_the_temperature_divides_the_energies() -> None:
-    sharp, plain = (model_and_theta(temperature=value)[0].eval() for value in (0.5, 1.0))
-    sharp.load_state_dict(plain.state_dict())
-    first, expected = sharp(data()).attention[:, 0].detach(), plain(data()).attention[:, 0].detach()
-    np.testing.assert_allclose(first, (2 * expected.log()).softmax(-1), atol=1e-10)
+def test_test_attention_sample_draws_locations_by_their_probability() -> None:
+    model, _ = model_and_theta(attention="hard", test_attention="sample")
+    batch = replace(data([0] * 400), ids=tuple(map(str, range(400))))
+    output = model.eval()(batch)
+    for t in range(len(words(0)) - 1):
+        drawn, alpha = output.selected[:, t].detach(), output.attention[:, t].detach()
+        assert set(drawn.unique().tolist()) == {0.0, 1.0}
+        np.testing.assert_allclose(drawn.mean(0), alpha.mean(0), atol=0.1)
+    both = torch.stack([output.selected[:, t, 0] for t in (0, 1)]).detach()
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.2, "the locations of different steps are drawn independently"
+
+
+def test_sampled_locations_depend_on_the_example_and_the_step_only() -> None:
+    model, _ = model_and_theta(attention="hard", test_attention="sample")
+    batch, scores = data(), []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        scores.append(sentence_log_probs(model.eval()(batch), batch).tolist())
+        reverse = data((2, 1, 0))
+        assert sentence_log_probs(model(reverse), reverse).tolist()[::-1] == pytest.approx(scores[-1])
+    assert scores[0] == scores[1] == scores[2]
+    other = replace(batch, ids=("a", "b", "c"))
+    assert sentence_log_probs(model(other), other).tolist() != pytest.approx(scores[0])
 
 
 def test_locations_are_drawn_at_the_inverse_of_the_distribution() -> None:

@@ -323,6 +323,7 @@ def test_settings_that_do_not_fit_are_refused(recipe_of, changes, message):
         ({"name": "ngram"}, "ngram"),
         ({"name": "bow"}, "bow"),
         ({"name": "show_attend_tell", "attention": "hard"}, "model.attention=hard"),
+        ({"name": "show_attend_tell", "attention": "hard", "test_attention": "sample"}, "model.test_attention=sample"),
     ],
 )
 def test_models_whose_sentences_have_no_such_gradient_are_refused(model, named):

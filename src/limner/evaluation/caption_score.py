@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,21 +33,8 @@ IMAGE_SHARPNESS, CAPTION_SHARPNESS = 18.0, 14.0
 """Factors of the cosines of images and of captions in the kernel density."""
 
 
-class Weights(NamedTuple):
-    """Logistic regression of the share of people who say yes, fitted on all pairs of Flickr8k-CF."""
-
-    bias: float
-    density: float
-    concepts: float
-    cosine: float
-    reference: float = 0.0
-
-
-WEIGHTS = {
-    "caption_score": Weights(-4.63, 0.55, 0.36, 3.85),
-    "ref_caption_score": Weights(-8.01, 0.15, 0.30, 0.29, 8.84),
-}
-"""Weights of each score."""
+WEIGHTS = {"caption_score": (-4.63, 0.55, 0.36, 3.85), "ref_caption_score": (-8.01, 0.15, 0.30, 0.29, 8.84)}
+"""Weights b_0, b_A, b_B, b_C and b_R of each score: logistic regressions of the share of yes of all Flickr8k-CF."""
 
 
 class CaptionScorer:
@@ -84,13 +70,14 @@ class CaptionScorer:
         items = [item for item in collection.items(split) if self._has_features(item) and item.texts(lang)]
         if not items:
             where = f"{collection.path}: split '{split}'"
-            raise CollectionError(f"{where}: no image with features has a caption in '{lang}'; name another --lang")
+            raise CollectionError(f"{where}: no image with features has a caption in '{lang}'")
         order = np.random.default_rng(MARGINAL_SEED).permutation(len(items))[:TRAINING_IMAGES]
         items = [items[row] for row in sorted(order)]
         features, texts = self._features(items), [item.texts(lang) for item in items]
         self._images = self._searcher.project(features)  # (K, J)
         self._mean_image = self._images.mean(0)
-        self._captions = self._sentence_vectors([text for group in texts for text in group])  # (M, J)
+        vector = self._searcher.joint.sentence_vector
+        self._captions = np.stack([vector(text) for group in texts for text in group])  # (M, J)
         self._starts = np.cumsum([0, *map(len, texts)])
         self._log_rates = np.log(np.maximum(self._searcher.concepts.of_vectors(features).mean(0), LEAST))  # (C,)
         self.signature = (
@@ -138,21 +125,21 @@ class CaptionScorer:
         images = {item.id: item for item in items}
         features = self._features(list(images.values()))
         projected, probabilities = self._searcher.project(features), self._searcher.concepts.of_vectors(features)
-        position = {name: row for row, name in enumerate(images)}
+        position = {item_id: row for row, item_id in enumerate(images)}
         rows_of: dict[str, list[int]] = {}
         for row, caption in enumerate(captions):
             if caption.strip():
                 rows_of.setdefault(caption, []).append(row)
-        weights = WEIGHTS["ref_caption_score" if references else "caption_score"]
+        bias, *weights = WEIGHTS["ref_caption_score" if references else "caption_score"]
         texts = dict.fromkeys(text for group in references for text in group)
         vectors = {text: self._searcher.joint.sentence_vector(text) for text in texts}
         logits = np.full(len(captions), -np.inf)
         for done, (caption, rows) in enumerate(rows_of.items(), start=1):
             shown, sentence = [position[items[row].id] for row in rows], self._searcher.joint.sentence_vector(caption)
             terms = self._terms(caption, sentence, projected[shown], probabilities[shown])
-            logits[rows] = weights.bias + sum(weight * term for weight, term in zip(weights[1:], terms, strict=False))
-            for row in rows if references else ():
-                logits[row] += weights.reference * max(vectors[text] @ sentence for text in references[row])
+            if references:
+                terms.append(np.array([max(vectors[text] @ sentence for text in references[row]) for row in rows]))
+            logits[rows] = bias + np.array(weights) @ np.array(terms)
             if on_progress is not None:
                 on_progress(done, len(rows_of))
         with np.errstate(over="ignore"):
@@ -177,17 +164,11 @@ class CaptionScorer:
         self.require(items)
         return np.stack([pooled_vector(stored) for stored in self.features.take(items) if stored is not None])
 
-    def _sentence_vectors(self, captions: Sequence[str]) -> Vector:
-        return np.stack([self._searcher.joint.sentence_vector(caption) for caption in captions])
-
 
 def caption_scorer(
     collection: Collection, metrics: Iterable[str], data: DataSettings, items: Iterable[Item]
 ) -> CaptionScorer | None:
-    """Return the scorer of an evaluation before its work begins; None if no metric needs it; errors as its own.
-
-    `data` names the training split and the language; `items` are the items that are evaluated.
-    """
+    """Return the scorer of the items of an evaluation, or None if no metric needs it; errors as `CaptionScorer`."""
     if not any(name in CAPTION_SCORES for name in metrics):
         return None
     scorer = CaptionScorer(collection, data.train, data.lang)
@@ -255,10 +236,7 @@ def score_judged_captions(
 
 
 def open_builtin_features(collection: Collection, searcher: ImageSearcher) -> FeatureStore:
-    """Open the largest table of features that the built-in backbone computed; FeatureError if there is none.
-
-    Of tables of the same size, the pooled features are read.
-    """
+    """Open the largest table of features of the built-in backbone, pooled before a grid; FeatureError for none."""
     tables = (FeatureTable.open(collection, name) for name in collection.features())
     readable = [table for table in tables if searcher.concepts.reads([table.spec])]
     if not readable:

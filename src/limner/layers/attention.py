@@ -28,13 +28,9 @@ class Annotations(NamedTuple):
 class AdditiveAttention(nn.Module):
     """Additive attention, Bahdanau et al. (2015); Calixto et al. (2017), eqs. 2-4 and 5-6, (2016), eqs. 3-8."""
 
-    def __init__(self, query_dim: int, annotation_dim: int, attention_dim: int, temperature: float = 1.0) -> None:
-        """Build the layer for queries of size H and annotations of size D, with a hidden layer of size A.
-
-        The temperature divides the energies.
-        """
+    def __init__(self, query_dim: int, annotation_dim: int, attention_dim: int) -> None:
+        """Build the layer for queries of size H and annotations of size D, with a hidden layer of size A."""
         super().__init__()
-        self.temperature = temperature
         self.query = nn.Linear(query_dim, attention_dim, bias=False)  # U_a
         self.key = nn.Linear(annotation_dim, attention_dim)  # W_a, b_a
         self.score = nn.Parameter(torch.empty(attention_dim))  # v_a
@@ -65,8 +61,7 @@ class AdditiveAttention(nn.Module):
         _, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
         projected = projected.to(keys.dtype).unflatten(0, (keys.shape[0], -1))  # (N, K, A)
-        score = self.score if self.temperature == 1 else self.score / self.temperature
-        e = energies(projected, keys, score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
+        e = energies(projected, keys, self.score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
         return masked_softmax(e, mask).flatten(0, 1)
 
 

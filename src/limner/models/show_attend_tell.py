@@ -6,19 +6,24 @@ N examples with K hypotheses each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot
 
-from limner.bounds import Probability, Rate, Temperature, Weight, Width
+from limner.bounds import Probability, Rate, Weight, Width
 from limner.data.examples import Batch
 from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, Mean, ModelInputs, Output, repeat_memory
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, Mean, ModelInputs, Output
+
+DRAWS = 256
+"""Number of random numbers of an example for `test_attention: sample`; longer sentences repeat the numbers."""
 
 
 class ShowAttendTellSettings(ConditionalLMSettings):
@@ -44,11 +49,10 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     entropy: Weight = 0.01
     """Weight lambda_e of the entropy of the attention (eq. 12); hard only."""
     expected_rate: Probability = 0.5
-    """Probability of the expected location in place of a sampled one in training (section 4.1); hard only."""
-    temperature: Temperature = 1.0
-    """Divisor tau of the energies e_t before the softmax; below 1 the attention is sharper."""
-    test_attention: Literal["mode", "expected"] = "mode"
-    """Context of hard attention outside of training: of the most probable location, or expected under alpha."""
+    """Share of the training examples whose sampled locations are replaced by their expected value; hard only."""
+    test_attention: Literal["mode", "sample"] = "mode"
+    """Location that hard attention selects outside of training: the most probable location, or a location drawn from
+    alpha by random numbers that depend on the id of the example and the position in the sentence only."""
     dropout: Rate = 0.0
     """Dropout rate of the word embeddings, the states and the deep output layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
@@ -57,7 +61,9 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     @property
     def hard_attention(self) -> str | None:
         """Setting by which the model chooses locations besides tokens; None for soft attention."""
-        return None if self.attention == "soft" else "model.attention=hard"
+        if self.attention == "soft":
+            return None
+        return "model.attention=hard" + (", model.test_attention=sample" if self.test_attention == "sample" else "")
 
 
 class ShowAttendTellMemory(NamedTuple):
@@ -65,6 +71,14 @@ class ShowAttendTellMemory(NamedTuple):
 
     annotations: Annotations
     initial: CellState  # h_0 and c_0
+    draws: Tensor | None = None  # (B, DRAWS): uniform random numbers for `test_attention: sample`
+
+
+class ShowAttendTellState(NamedTuple):
+    """State of the LSTM and number of tokens read."""
+
+    lstm: CellState
+    position: Tensor  # (N K,)
 
 
 class AttentionStep(NamedTuple):
@@ -73,42 +87,34 @@ class AttentionStep(NamedTuple):
     context: Tensor  # (B, D): z_t
     alpha: Tensor  # (B, L): probabilities of the locations
     weights: Tensor  # (B, L): alpha, or the one-hot vector s_t of the selected location
-    gate: Tensor  # (B,): beta_t
+    gate: Tensor | None = None  # (B,): beta_t; soft only
 
 
 class ShowAttendTell(EmbeddedWords, nn.Module):
     """The captioner of Xu et al. (2015) with soft or hard attention over annotations a_i, section 3.1.
 
         c_0 = tanh(W_c mean(a) + b_c), h_0 = tanh(W_h mean(a) + b_h)       initial states
-        e_ti = v tanh(W_a a_i + U_a h_{t-1} + b_a), alpha_t = softmax(e_t / tau)    f_att (eqs. 4 and 5)
+        e_ti = v tanh(W_a a_i + U_a h_{t-1} + b_a), alpha_t = softmax(e_t)    f_att (eqs. 4 and 5)
         soft: z_t = beta_t sum_i alpha_ti a_i, beta_t = sigmoid(W_b h_{t-1} + b_b)    (eq. 13, section 4.2.1)
-        hard: z_t = beta_t a_{s_t}, s_t ~ alpha_t                          (eqs. 8 and 9)
+        hard: z_t = a_{s_t}, s_t ~ alpha_t                                 (eqs. 8 and 9)
         h_t, c_t = LSTM([E y_{t-1}; z_t], h_{t-1}, c_{t-1})                (eqs. 1-3)
         logits = L_o (E y_{t-1} + L_h h_t + L_z z_t) + b_o                 deep output (eq. 7)
 
     Losses: soft attention adds lambda sum_i (1 - sum_t alpha_ti)^2 of every sentence (eq. 14), where t includes the
-    step that predicts </s>. Hard attention runs every sentence over its expected locations E (contexts as in soft
-    attention) and over one sample s of the locations, and follows the gradient
+    step that predicts </s>. Hard attention follows the gradient of eq. 12 with one sample: log p(y | s), REINFORCE with
+    the moving average b = 0.9 b + 0.1 log p(y | s) of the batches as baseline, and the entropy of the attention.
+    `expected_rate` of the examples use the expected location alpha in place of a sample in training, and have no
+    REINFORCE term.
 
-        rho d log p(y | E) + (1 - rho) [ d log p(y | s) + lambda_e d H[s]
-            + lambda_r sum_t (log p(y_t ... y_C | s) - log p(y_t ... y_C | E)) d log alpha_t(s_t) ]
+    The probability that hard attention gives to a sentence in evaluation mode is log p(y | s) of one path s of
+    locations, by default the path of the most probable location of each step, and not the marginal log sum_s p(y, s).
+    `Output.attention` is alpha for both kinds of attention; `Output.selected` has the locations s_t of hard attention.
 
-    Its mean is the gradient of eq. 12, where an image uses its expected locations with probability rho, in
-    `expected_rate`; the paper draws which.
-
-    The probability that hard attention gives to a sentence in evaluation mode is by default log p(y | s) of the path s
-    of the most probable location of each step, and not the marginal log sum_s p(y, s). `test_attention: expected` uses
-    E, as the authors' program generates. `Output.attention` is alpha for both kinds of attention; `Output.selected` has
-    the locations s_t of hard attention.
-
-    Departures from the paper: the baseline of the REINFORCE term is the same sentence over E, and a location is
-    rewarded for the words from its own on, where the paper has a moving average of all sentences and rewards the whole
-    sentence; hard attention has the gate beta, and both have a temperature tau, as the authors' program; the attention
-    model has one hidden layer and the initial states have one tanh layer each, which the paper calls MLPs; the output
-    has a bias; losses are divided by the number of tokens of the batch, as all losses are here, and not by the number
-    of sentences; the CNN is a backbone whose grid is stored, or a convnet that is trained jointly; initialisation is
-    orthogonal for recurrent weights, with 1 for the biases of the forget gates. An example without an image has zero
-    contexts and initial states.
+    Departures from the paper: the attention model has one hidden layer and the initial states have one tanh layer
+    each, which the paper calls MLPs; the output has a bias; losses are divided by the number of tokens of the batch,
+    as all losses are here, and not by the number of sentences; the CNN is a backbone whose grid is stored, or a convnet
+    that is trained jointly; initialisation is orthogonal for recurrent weights, with 1 for the biases of the forget
+    gates. An example without an image has zero contexts and initial states.
     """
 
     Settings: ClassVar = ShowAttendTellSettings
@@ -123,13 +129,16 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         self.embedding = nn.Embedding(inputs.vocab_size, embedding)  # E
         self.cell = build_cell(settings.cell, embedding, hidden)
         self.context = nn.Linear(dim, self.cell.gates * hidden, bias=False)  # the part of the LSTM that reads z_t
-        self.attention = AdditiveAttention(hidden, dim, settings.attention_dim, settings.temperature)  # f_att
+        self.attention = AdditiveAttention(hidden, dim, settings.attention_dim)  # f_att
         self.initial_hidden = nn.Linear(dim, hidden)  # f_init,h
         self.initial_cell = nn.Linear(dim, hidden) if self.cell.has_memory_cell else None  # f_init,c
-        self.gate = nn.Linear(hidden, 1)  # f_beta
+        self.gate = nn.Linear(hidden, 1) if settings.attention == "soft" else None  # f_beta
         self.output_hidden = nn.Linear(hidden, embedding, bias=False)  # L_h
         self.output_context = nn.Linear(dim, embedding, bias=False)  # L_z
         self.output = nn.Linear(embedding, inputs.vocab_size)  # L_o, b_o
+        self.baseline: Tensor  # b_k of eq. 12, updated in training as the running averages of batch normalisation are
+        if settings.attention == "hard":
+            self.register_buffer("baseline", torch.zeros(()))
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.output.bias)
 
@@ -146,71 +155,79 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         cell = None
         if self.initial_cell is not None:
             cell = precise(torch.tanh(self.initial_cell(mean))) * present[:, None]  # c_0
-        return ShowAttendTellMemory(self.attention.annotate(values, mask), CellState(hidden, cell))
+        draws = None
+        if self.settings.attention == "hard" and self.settings.test_attention == "sample" and not self.training:
+            draws = location_draws(batch.ids).to(values.device)
+        return ShowAttendTellMemory(self.attention.annotate(values, mask), CellState(hidden, cell), draws)
 
-    def start(self, memory: ShowAttendTellMemory) -> CellState:
+    def start(self, memory: ShowAttendTellMemory) -> ShowAttendTellState:
         """Return the initial states h_0 and c_0."""
-        return memory.initial
+        hidden = memory.initial.hidden
+        return ShowAttendTellState(memory.initial, torch.zeros(hidden.shape[0], dtype=torch.long, device=hidden.device))
 
-    def step(self, tokens: Tensor, memory: ShowAttendTellMemory, state: CellState) -> tuple[Tensor, CellState]:
-        word = self.embedding(tokens)
-        attended = self._attend(state, memory.annotations)
-        after = self.cell(self.cell.project(word) + self.context(attended.context), state)
-        return self._read_out(word, after.hidden, attended.context), after
+    def step(
+        self, tokens: Tensor, memory: ShowAttendTellMemory, state: ShowAttendTellState
+    ) -> tuple[Tensor, ShowAttendTellState]:
+        word, draw = self.embedding(tokens), None
+        if memory.draws is not None:
+            examples = torch.arange(len(tokens), device=tokens.device) // (len(tokens) // len(memory.draws))
+            draw = memory.draws[examples, state.position % DRAWS]
+        attended = self._attend(state.lstm, memory.annotations, draw)
+        after = self.cell(self.cell.project(word) + self.context(attended.context), state.lstm)
+        return self._read_out(word, after.hidden, attended.context), ShowAttendTellState(after, state.position + 1)
 
     def forward(self, batch: Batch) -> Output:
-        """Compute the logits (B, T, V) of all positions, and in training the losses of the attention.
-
-        Hard attention in training computes two paths of each sentence, the expected locations and a sample.
-        """
-        memory, words, expected = self.encode(batch), self.embedding(batch.target_in), None
-        hard, state = self.settings.attention == "hard", memory.initial
-        if hard and self.training:
-            expected = torch.tensor([True, False], device=words.device).repeat(len(words))[:, None]
-            words, state = words.repeat_interleave(2, 0), repeat_memory(state, len(expected))
-        words, hidden, steps = self._dropout(words), [], []
-        for word in self.cell.project(words).unbind(1):
-            steps.append(self._attend(state, memory.annotations, expected))
+        """Compute the logits (B, T, V) of all positions, and in training the losses of the attention."""
+        memory, rate = self.encode(batch), self.settings.dropout
+        words = dropout(self.embedding(batch.target_in), rate, self.training)
+        hard, expected, draws = self.settings.attention == "hard", None, memory.draws
+        if self.training and hard:
+            expected = torch.rand(len(words), 1, device=words.device) < self.settings.expected_rate
+            draws = torch.rand(words.shape[:2], device=words.device)
+        state, hidden, steps = memory.initial, [], []
+        for t, word in enumerate(self.cell.project(words).unbind(1)):
+            draw = None if draws is None else draws[:, t % draws.shape[1]]
+            steps.append(self._attend(state, memory.annotations, draw, expected))
             state = self.cell(word + self.context(steps[-1].context), state)
             hidden.append(state.hidden)
-        context, alpha, weights, gate = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))
-        logits = self._read_out(words, self._dropout(torch.stack(hidden, 1)), context)
-        if expected is not None:
-            return Output(logits[::2], loss=(self._hard_loss(logits, alpha, weights, batch),))
-        output = Output(logits, attention=alpha, gate=gate, selected=weights if hard else None)
+        context, alpha, weights = (torch.stack(parts, 1) for parts in list(zip(*steps, strict=True))[:3])
+        gates = [step.gate for step in steps if step.gate is not None]
+        output = Output(
+            self._read_out(words, dropout(torch.stack(hidden, 1), rate, self.training), context),
+            attention=alpha,
+            gate=torch.stack(gates, 1) if gates else None,
+            selected=weights if hard else None,
+        )
         if not self.training:
             return output
+        if hard:
+            return output._replace(loss=(self._hard_loss(output.logits, alpha, weights, batch),))
         return output._replace(auxiliary_loss=self._penalty(alpha, memory.annotations, batch))
 
-    def _attend(self, state: CellState, annotations: Annotations, expected: Tensor | None = None) -> AttentionStep:
-        """Compute the context z_t of one step.
+    def _attend(
+        self, state: CellState, annotations: Annotations, draw: Tensor | None, expected: Tensor | None = None
+    ) -> AttentionStep:
+        """Compute the context z_t of one step; `draw` (N K,), from 0 to 1, draws the locations of hard attention.
 
-        In the training of hard attention, hypotheses that are true in `expected` (N K, 1) use the expected location,
-        and the others draw one.
+        In its training, examples that are true in `expected` (B, 1) use the expected location.
         """
-        weights = alpha = self.attention.weights(state.hidden, annotations)
-        if self.settings.attention == "hard" and (expected is not None or self.settings.test_attention == "mode"):
-            draw = None if expected is None else torch.rand(len(alpha), device=alpha.device)
-            location = alpha.argmax(-1) if draw is None else draw_location(alpha.detach(), draw)  # s_t
-            weights = one_hot(location, alpha.shape[1]) * (alpha.sum(-1, keepdim=True) > 0).to(alpha.dtype)
-            weights = weights if expected is None else torch.where(expected, alpha, weights)
-        gate = torch.sigmoid(precise(self.gate(state.hidden)))  # beta_t
-        return AttentionStep(gate * weighted_sum(weights, annotations), alpha, weights, gate[:, 0])
+        alpha = self.attention.weights(state.hidden, annotations)
+        if self.gate is not None:
+            gate = torch.sigmoid(precise(self.gate(state.hidden)))  # beta_t
+            return AttentionStep(gate * weighted_sum(alpha, annotations), alpha, alpha, gate[:, 0])
+        location = alpha.argmax(-1) if draw is None else draw_location(alpha.detach(), draw)  # s_t
+        weights = one_hot(location, alpha.shape[1]) * (alpha.sum(-1, keepdim=True) > 0).to(alpha.dtype)
+        if expected is not None:
+            weights = torch.where(expected, alpha, weights)
+        return AttentionStep(weighted_sum(weights, annotations), alpha, weights)
 
     def _read_out(self, word: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Compute logits (…, V) from E y_{t-1} (…, E), h_t (…, H) and z_t (…, D) (eq. 7)."""
         summed = word + self.output_hidden(hidden) + self.output_context(context)
         if self.settings.output_activation == "tanh":
             summed = torch.tanh(summed)
-        logits: Tensor = self.output(self._dropout(summed))
+        logits: Tensor = self.output(dropout(summed, self.settings.dropout, self.training))
         return logits
-
-    def _dropout(self, values: Tensor) -> Tensor:
-        """Apply dropout in training, to both paths of a sentence with the same mask, so that their rewards compare."""
-        if not self.training:
-            return values
-        paths = 2 if self.settings.attention == "hard" else 1
-        return values * dropout(torch.ones_like(values[::paths]), self.settings.dropout).repeat_interleave(paths, 0)
 
     def _penalty(self, alpha: Tensor, annotations: Annotations, batch: Batch) -> Mean:
         """Compute lambda sum_i (1 - sum_t alpha_ti)^2 of all sentences (eq. 14), per token."""
@@ -221,22 +238,29 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         return Mean(self.settings.doubly_stochastic * missing.sum(), batch.target_mask.sum())
 
     def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Mean:
-        """Compute a loss whose gradient is the gradient of hard attention, per token.
+        """Compute a loss whose gradient is eq. 12 for one sample of each example, per token, and update the baseline.
 
-        Of the logits (2 B, T, V), alpha (2 B, T, L) and weights (2 B, T, L) the even rows belong to the expected
-        locations and the odd rows to the sample, whose weights are one-hot.
+        The weights (B, T, L) are one-hot vectors of sampled locations, or alpha where the expected location is used.
         """
         settings, mask = self.settings, batch.target_mask
-        targets = batch.target_out.repeat_interleave(2, 0)[..., None]
-        log_probs = precise(logits).log_softmax(-1).gather(-1, targets)[..., 0]
-        expected, sampled = log_probs[::2] * mask, log_probs[1::2] * mask  # (B, T)
-        log_alpha = alpha[1::2].clamp(min=1e-20).log()
-        locations = (weights[1::2].detach() * log_alpha).sum(-1) * mask  # log alpha_t(s_t)
-        entropy = -(alpha[1::2] * log_alpha).sum(-1) * mask  # H[s]
-        reward = (sampled - expected).detach().flip(1).cumsum(1).flip(1)
-        sample = sampled + settings.reinforce * reward * locations + settings.entropy * entropy
-        gain = settings.expected_rate * expected + (1 - settings.expected_rate) * sample
+        log_probs = precise(logits).log_softmax(-1).gather(-1, batch.target_out[..., None])[..., 0]
+        sentences = (log_probs * mask).sum(1)  # log p(y | s, a)
+        log_alpha = alpha.clamp(min=1e-20).log()
+        sampled = weights.detach().amax(-1) == 1
+        locations = ((weights.detach() * log_alpha).sum(-1) * (mask & sampled)).sum(1)  # log p(s | a)
+        entropy = -((alpha * log_alpha).sum(-1) * mask).sum(1)  # H[s]
+        reward = (sentences - self.baseline).detach()
+        with torch.no_grad():
+            self.baseline.mul_(0.9).add_(0.1 * sentences.mean())
+        gain = sentences + settings.reinforce * reward * locations + settings.entropy * entropy
         return Mean(-gain.sum(), mask.sum())
+
+
+def location_draws(ids: Sequence[str]) -> Tensor:
+    """Draw uniform random numbers (B, DRAWS) that depend on the ids of the examples only."""
+    return torch.from_numpy(
+        np.stack([np.random.default_rng([*f"{id_}/locations".encode()]).random(DRAWS) for id_ in ids])
+    )
 
 
 def draw_location(alpha: Tensor, draw: Tensor) -> Tensor:

@@ -103,7 +103,6 @@ def correlate(
     model: Path | None = None,
     metric: Literal["caption_score", "ref_caption_score"] | None = None,
     collection: Path | None = None,
-    lang: str | None = None,
     marginal: Count | None = None,
     samples: BootstrapSamples | None = None,
     seed: Seed | None = None,
@@ -123,9 +122,8 @@ def correlate(
         model (RUN): Captioning model that scores the pairs by log P(w|I) - log P(w), of the hub by log P(w|I); or a
             joint space of the hub, such as hub:openai/clip-vit-base-patch32, that scores them by CLIPScore.
         metric: Score by the built-in models and the training captions of the collection, without references or
-            with the other captions of the image.
+            with the other captions of the image; English captions.
         collection (DIR): Collection with the images, captions and features for --model or --metric.
-        lang: Language of the captions for --metric; default: en.
         marginal: Training images sampled to estimate P(w); default: 1000.
         samples: Number of bootstrap samples of the images; default: 1000.
         seed: Random seed of the bootstrap; default: 1.
@@ -137,9 +135,7 @@ def correlate(
         raise SettingsError(
             "expected --scores FILE, or --collection DIR with --metric or --model RUN; give one of them"
         )
-    if metric is None:
-        options.refuse({"--lang": lang}, "has an effect only with --metric; leave it out")
-    else:
+    if metric is not None:
         options.refuse({"--marginal": marginal}, "has an effect only with --model; leave it out")
     from limner.evaluation.correlate import correlate_with_judgements, read_judgements, read_scores
 
@@ -149,7 +145,7 @@ def correlate(
         if scores is not None:
             values = read_scores(scores, judged)
         elif collection is not None:
-            scored = _score_pairs(judged, collection, model, metric, lang, marginal, device, progress)
+            scored = _score_pairs(judged, collection, model, metric, marginal, device, progress)
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
         result = correlate_with_judgements(
             judged, values, on_progress=progress, **options.without_none(samples=samples, seed=seed)
@@ -162,7 +158,6 @@ def _score_pairs(
     collection: Path,
     model: Path | None,
     metric: Literal["caption_score", "ref_caption_score"] | None,
-    lang: str | None,
     marginal: int | None,
     device: str,
     progress: StageProgress,
@@ -175,12 +170,11 @@ def _score_pairs(
         from limner.evaluation.caption_score import score_judged_captions
 
         return score_judged_captions(
-            opened, judged, metric or "caption_score", split="train", lang=lang or DEFAULT_LANG, on_progress=progress
+            opened, judged, metric or "caption_score", split="train", lang=DEFAULT_LANG, on_progress=progress
         )
     folder = Path(local_folder(model))
     if model_type(folder) is not None:
-        reason = f"has an effect only on a run, which {folder} is not; leave it out"
-        options.refuse({"--marginal": marginal}, reason)
+        options.refuse({"--marginal": marginal}, f"has an effect only on a run, which {folder} is not; leave it out")
         from limner.evaluation.hub import score_pairs_of_hub
 
         return score_pairs_of_hub(folder, results_folder(model).name, opened, judged, device, on_progress=progress)

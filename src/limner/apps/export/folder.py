@@ -165,6 +165,8 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
         return "its probabilities are looked up in tables of counts"
     if settings.has_growing_state:
         return "its state grows with the sentence"
+    if "sample" in (settings.hard_attention or ""):
+        return "its locations are drawn at random (model.test_attention=sample)"
     modules = list(cast(nn.Module, model).modules())
     encoders = [module for module in modules if isinstance(module, BidirectionalLayers)]
     if settings.translates and not encoders and any(isinstance(module, RecurrentLayer) for module in modules):

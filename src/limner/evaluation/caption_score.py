@@ -69,8 +69,7 @@ class CaptionScorer:
         self.features = open_builtin_features(collection, self._searcher)
         items = [item for item in collection.items(split) if self._has_features(item) and item.texts(lang)]
         if not items:
-            where = f"{collection.path}: split '{split}'"
-            raise CollectionError(f"{where}: no image with features has a caption in '{lang}'")
+            raise CollectionError(f"split '{split}': no image with features has a caption in '{lang}'; name another")
         order = np.random.default_rng(MARGINAL_SEED).permutation(len(items))[:TRAINING_IMAGES]
         items = [items[row] for row in sorted(order)]
         features, texts = self._features(items), [item.texts(lang) for item in items]

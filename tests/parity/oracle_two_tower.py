@@ -55,11 +55,15 @@ def softmax_loss(logits, owners, sentences):
     return np.mean(texts) + np.mean(images)
 
 
-def paraphrases(logits, owners):
-    """Cross-entropy of the other sentences of the item of each sentence that has some."""
+def paraphrases(logits, owners, words):
+    """Cross-entropy of the other sentences of the item of each sentence that has some.
+
+    Sentences of other items that are equal to one of the item are no negatives.
+    """
     terms = []
     for w, own in enumerate(owners):
-        others = [v for v in range(len(owners)) if v != w]
+        of_item = {words[v] for v in range(len(owners)) if owners[v] == own}
+        others = [v for v in range(len(owners)) if v != w and (owners[v] == own or words[v] not in of_item)]
         same = [v for v in others if owners[v] == own]
         if same:
             terms.append(np.log(sum(np.exp(logits[w, v]) for v in others) / sum(np.exp(logits[w, v]) for v in same)))

@@ -67,7 +67,8 @@ def test_the_softmax_loss_leaves_out_images_that_share_the_sentence() -> None:
 
 
 @pytest.mark.parametrize("owners", [OWNERS, [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]])
-def test_the_loss_of_paraphrases(owners: list[int]) -> None:
+@pytest.mark.parametrize("words", [[4, 5, 6, 7, 8], [4, 5, 6, 5, 4]])  # other items have sentences of equal words
+def test_the_loss_of_paraphrases(owners: list[int], words: list[int]) -> None:
     logits = np.random.default_rng(2).normal(size=(5, 5))
-    ours = paraphrase_loss(torch.from_numpy(logits), torch.tensor(owners))
-    assert float(ours) == pytest.approx(oracle.paraphrases(logits, owners), abs=1e-12)
+    ours = paraphrase_loss(torch.from_numpy(logits), torch.tensor(owners), torch.tensor(words)[:, None])
+    assert float(ours) == pytest.approx(oracle.paraphrases(logits, owners, words), abs=1e-12)

@@ -68,33 +68,41 @@ def softmax_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:
     """
     own = torch.zeros_like(logits, dtype=torch.bool)
     own[torch.arange(len(owners), device=owners.device), owners] = True
-    _, number = torch.unique(sentences, dim=0, return_inverse=True)
-    shared = (number[:, None] == number[None, :]).float() @ own.float() > 0  # (S, I): w describes I too
-    logits = logits.masked_fill(shared & ~own, -torch.inf)
+    logits = logits.masked_fill(_describes(owners, sentences).t() & ~own, -torch.inf)
     of_image = logits.masked_fill(~own, -torch.inf)
     return -logits.log_softmax(1)[own].mean() - (of_image.logsumexp(0) - logits.logsumexp(0)).mean()
 
 
-def paraphrase_loss(logits: Tensor, owners: Tensor) -> Tensor:
+def paraphrase_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:
     """Compute the cross-entropy of the other sentences of an item, a softmax among the sentences of a group.
 
     With l(w, w') = gamma u(w) · u(w') and the other sentences W_w of the item of sentence w,
 
         mean_w -log(sum_{w' in W_w} exp l(w, w') / sum_{w' != w} exp l(w, w'))
 
-    over the sentences with another sentence of their item; 0 if there are none.
+    over the sentences with another sentence of their item; 0 if there are none. A sentence w' of another item that is
+    equal to a sentence of the item of w is left out of the sums.
 
     Args:
         logits: l(w, w'), (S, S).
         owners: number of the item of each sentence, (S,).
+        sentences: token ids of the sentences, (S, T).
     """
     same = owners[:, None] == owners[None, :]
     same.fill_diagonal_(False)
     rows = same.any(1)
     if not rows.any():
         return logits.sum() * 0
-    logits = logits.masked_fill(torch.eye(len(owners), dtype=torch.bool, device=logits.device), -torch.inf)
+    logits = logits.masked_fill(_describes(owners, sentences)[owners] & ~same, -torch.inf)
     return (logits.logsumexp(1) - logits.masked_fill(~same, -torch.inf).logsumexp(1))[rows].mean()
+
+
+def _describes(owners: Tensor, sentences: Tensor) -> Tensor:
+    """Whether each sentence (S,) is equal to a sentence of each item (I,): (I, S)."""
+    _, number = torch.unique(sentences, dim=0, return_inverse=True)
+    has = torch.zeros(int(owners.max()) + 1, int(number.max()) + 1, dtype=torch.bool, device=owners.device)
+    has[owners, number] = True
+    return has[:, number]
 
 
 class Matching:
@@ -148,5 +156,5 @@ class Matching:
             loss = contrastive_loss(cosines.float(), owners_of_images, settings.margin, hardest=hardest)
         if settings.paraphrases:
             logits = sharpness * (vectors @ vectors.t()).float()
-            loss = loss + settings.paraphrases * paraphrase_loss(logits, owners)
+            loss = loss + settings.paraphrases * paraphrase_loss(logits, owners, batch.target_out)
         return StepLoss((Mean(loss, 1),), int(batch.target_mask.sum()))

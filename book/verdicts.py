@@ -200,7 +200,7 @@ def is_better(score: str, value: float, other: float) -> bool:
 def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
     """p-value of Student's t-test over the seeds of two rows; None if one has a single seed, or neither varies.
 
-    The variance is pooled, as in `limner.metrics.hierarchical`. Welch's test, with a variance of each row, rejects
+    The variance is pooled, as in `limner.metrics.significance`. Welch's test, with a variance of each row, rejects
     about 2 % of true null hypotheses at the level of 5 % with two seeds a row. A row with the same score for all seeds,
     such as a model of counts, is a constant for the other one; seeds tell nothing about two constants.
     """

@@ -12,9 +12,14 @@ from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import nearest_images
-from limner.features.controls import ControlFeatures, mean_features
 from limner.features.store import FeatureStore
-from limner.inference.collection_features import control_features, mean_training_features, open_features
+from limner.inference.collection_features import (
+    ControlFeatures,
+    control_features,
+    mean_features,
+    mean_training_features,
+    open_features,
+)
 from limner.runs.recipe import EvaluationSettings, load_recipe
 from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model

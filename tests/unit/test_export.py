@@ -17,13 +17,13 @@ from limner.apps.export import folder as export_folder
 from limner.apps.export import record as recording
 from limner.apps.export.folder import export
 from limner.errors import LimnerError, RunError
+from limner.files.structured import to_json
 from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS
 from limner.runs.trained_model import load_trained_model
 from limner.runtime.generators import load_captioner
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
-from limner.storage.json_text import to_json
 
 
 @pytest.fixture(scope="module")

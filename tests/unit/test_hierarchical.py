@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from limner.errors import SettingsError
-from limner.metrics import hierarchical
-from limner.metrics.hierarchical import HierarchicalDifference, RunScores
+from limner.metrics import significance
+from limner.metrics.significance import HierarchicalDifference, RunScores
 
 SEGMENTS, SIMULATIONS = 60, 1600
 COUNTS = np.random.default_rng(1).multinomial(SEGMENTS, np.full(SEGMENTS, 1 / SEGMENTS), 1000)
@@ -155,7 +155,7 @@ def test_scores_are_those_of_resampled_segments(monkeypatch):
     whole = RunScores.of(statistics(scores), mean, samples=500)
     assert whole.values == pytest.approx(scores.mean(axis=1)) and whole.mean == pytest.approx(scores.mean())
     assert whole.samples.std(axis=1) == pytest.approx(scores.std(axis=1) / np.sqrt(SEGMENTS), rel=0.1)
-    monkeypatch.setattr(hierarchical, "BLOCK_BYTES", 8 * SEGMENTS * 30)
+    monkeypatch.setattr(significance, "BLOCK_BYTES", 8 * SEGMENTS * 30)
     alone = RunScores.of(statistics(scores[1:2]), mean, samples=500)
     np.testing.assert_allclose(alone.samples[0], whole.samples[1])
 

@@ -23,12 +23,12 @@ from limner.features.maintenance import repair_table
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
 from limner.features.tables import DamagedTableError, TableWriter
+from limner.files.structured import to_json
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
 from limner.runs.trained_model import load_trained_model
 from limner.storage.hashes import IdSet, infinite_rows
-from limner.storage.json_text import to_json
-from limner.storage.lance_tables import damage_raised_as
+from limner.storage.places import damage_raised_as
 from limner.storage.tensors import load_tensors, read_tensors, save_tensors
 
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(64,), backbone="b", preprocessing={}, weights_sha256="")

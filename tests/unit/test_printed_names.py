@@ -16,7 +16,7 @@ from limner.apps.cli import terminal
 from limner.apps.cli.caption_output import caption_output
 from limner.apps.cli.terminal import echo, print_error, print_json, printable, tab_separated
 from limner.decoding.sentence import Sentence
-from limner.storage.json_text import to_json
+from limner.files.structured import to_json
 
 HOSTILE = "a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\udcff"
 ESCAPED = r"a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\xff"

@@ -23,8 +23,7 @@ from limner.files.structured import parse_json
 from limner.process import without_cycle_collection
 from limner.progress import Progress
 from limner.storage.hashes import CHECKSUM
-from limner.storage.lance_tables import damage_raised_as, open_table
-from limner.storage.places import is_remote, place, unreachable
+from limner.storage.places import damage_raised_as, is_remote, open_table, place, unreachable
 
 ITEMS = "items.lance"
 """Folder of the items table in a collection."""
@@ -53,7 +52,8 @@ class Collection:
         budget: int = ITEMS_BUDGET,
     ) -> None:
         self.path = path
-        self._dataset = dataset
+        self.table = dataset
+        """The Lance table of the items."""
         self._splits = splits
         self._budget = budget
 
@@ -80,10 +80,10 @@ class Collection:
 
     def with_splits(self, splits: Mapping[str, str]) -> Collection:
         """View of the items whose ids `splits` maps to their splits; nothing is written."""
-        return Collection(self.path, self._dataset, splits, budget=self._budget)
+        return Collection(self.path, self.table, splits, budget=self._budget)
 
     def __len__(self) -> int:
-        return int(self._dataset.count_rows()) if self._splits is None else len(self._splits)
+        return int(self.table.count_rows()) if self._splits is None else len(self._splits)
 
     def items(self, split: str | None = None) -> StoredItems:
         """Items of one split, or of the whole collection, in stored order.
@@ -125,7 +125,7 @@ class Collection:
     @property
     def version(self) -> int:
         """Version of the items table that was opened."""
-        return int(self._dataset.version)
+        return int(self.table.version)
 
     def require_split(self, split: str | None) -> None:
         """Check that a split has items; None stands for all splits. CollectionError if it has none."""
@@ -212,13 +212,8 @@ class Collection:
     def _scan(self, column: str) -> Iterator[Any]:
         """Read one column in batches of Arrow."""
         with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
-            for batch in self._dataset.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
+            for batch in self.table.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
                 yield batch.column(0)
-
-    @property
-    def table(self) -> Any:  # noqa: ANN401 (Lance has no types)
-        """The Lance table of the items."""
-        return self._dataset
 
     def id_batches(self) -> Iterator[list[str]]:
         """Read the ids of the items in stored order, in batches."""
@@ -235,7 +230,7 @@ class Collection:
         splits = self._splits
         if split is None and splits is None:
             with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
-                return range(self._dataset.count_rows())
+                return range(self.table.count_rows())
         parts, begin = [np.empty(0, np.int64)], 0
         for values in self._scan("split" if splits is None else "id"):
             if splits is None:
@@ -257,7 +252,7 @@ class Collection:
     def _take(self, positions: Positions, columns: list[str]) -> list[Item]:
         """Read the items at some positions; verify their checksums if the columns include these."""
         with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
-            rows = self._dataset.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
+            rows = self.table.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
         if len(rows) != len(positions):
             raise _damaged_table(self.path, f"{len(rows):,} of {len(positions):,} rows can be read")
         if CHECKSUM in columns:
@@ -272,7 +267,7 @@ class Collection:
         """Compare a number of items with the stored number of a split, or of all splits."""
         if self._splits is not None:
             return
-        counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))
+        counts = parse_json((self.table.schema.metadata or {}).get(SPLITS_KEY, b"null"))
         expected = None if counts is None else counts.get(split, 0) if split is not None else sum(counts.values())
         if expected not in (None, count):
             where = "" if split is None else f" of split '{split}'"

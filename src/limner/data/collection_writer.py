@@ -32,9 +32,8 @@ from limner.errors import CollectionError
 from limner.files import LOCK_FILE, is_file, locked, open_file
 from limner.progress import Progress
 from limner.storage.hashes import RowsById
-from limner.storage.lance_tables import remove_unfinished, unfinished, write_errors_raised_as
 from limner.storage.outputs import require_name, require_outside
-from limner.storage.places import is_remote, place, this_writer
+from limner.storage.places import is_remote, place, remove_unfinished, this_writer, unfinished, write_errors_raised_as
 
 logger = logging.getLogger(__name__)
 

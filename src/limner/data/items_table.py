@@ -141,11 +141,6 @@ class Changes(NamedTuple):
     """Number of existing items whose contents stayed the same."""
 
 
-def normalised(item: Item) -> Item:
-    """Remove the repetitions of sentences and regions of an item."""
-    return merge(item, item)
-
-
 def merge_all(old: Item | None, new: Iterable[Item]) -> Item:
     """Merge versions of one item in their order; see `merge`."""
     versions = iter(new)

@@ -58,7 +58,9 @@ def summarise(collection: Collection) -> CollectionSummary:
                 missing_examples += [str(file)] if missing <= MAX_EXAMPLES else []
     return CollectionSummary(
         items=splits.total(),
-        splits=dict(sorted(splits.items(), key=lambda entry: _rank(entry[0]))),
+        splits=dict(
+            sorted(sorted(splits.items()), key=lambda entry: ("train", "val", "test", entry[0]).index(entry[0]))
+        ),
         sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
         media={name: dict(counts) for name, counts in media.items()},
         regions=regions,
@@ -67,9 +69,3 @@ def summarise(collection: Collection) -> CollectionSummary:
         missing_examples=tuple(missing_examples),
         features=collection.features(),
     )
-
-
-def _rank(split: str) -> tuple[int, str]:
-    """Key that orders splits as train, val, test, and others by name."""
-    usual = ("train", "val", "test")
-    return (usual.index(split) if split in usual else len(usual), split)

@@ -16,10 +16,10 @@ from lance.fragment import write_fragments
 from numpy.typing import NDArray
 
 from limner.data.examples import Item
-from limner.data.items_table import SPLITS_KEY, STORED_SCHEMA, WRITER_KEY, item_of_row, normalised, stored_batch
+from limner.data.items_table import SPLITS_KEY, STORED_SCHEMA, WRITER_KEY, item_of_row, merge, stored_batch
 from limner.data.stored_items import CHUNK_ITEMS
+from limner.files.structured import to_json
 from limner.storage.hashes import CHECKSUM, hashes
-from limner.storage.json_text import to_json
 from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
@@ -109,7 +109,7 @@ class ItemSpool:
     def add(self, items: Iterable[Item]) -> None:
         """Append items."""
         remaining = iter(items)
-        while chunk := [normalised(item) for item in islice(remaining, CHUNK_ITEMS)]:
+        while chunk := [merge(item, item) for item in islice(remaining, CHUNK_ITEMS)]:  # without repetitions
             self._writer.write_batch(stored_batch(chunk))
             self._hashes.append(hashes(item.id for item in chunk))
             self._begins.append(self._begins[-1] + len(chunk))

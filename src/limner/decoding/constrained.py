@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import NextTokens
-from limner.decoding.ranking import HypothesisLists
-from limner.decoding.selection import Choice, divide
+from limner.decoding.selection import Choice, HypothesisLists, divide
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS

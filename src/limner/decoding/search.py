@@ -18,8 +18,14 @@ from numpy.typing import NDArray
 from limner.decoding.automaton import Automaton
 from limner.decoding.constrained import BestOfEachState
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import HypothesisLists, banned_tokens, require_prefixes
-from limner.decoding.selection import BestContinuations, Choice, Sampler
+from limner.decoding.selection import (
+    BestContinuations,
+    Choice,
+    HypothesisLists,
+    Sampler,
+    banned_tokens,
+    require_prefixes,
+)
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.process import NEGLIGIBLE, require_memory

@@ -28,9 +28,14 @@ from limner.evaluation.comparison import (
 from limner.metrics import CAPTION_SCORES, METRICS, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
-from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.ranks import RECALL_METRICS, recall_statistics
-from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
+from limner.metrics.significance import (
+    HierarchicalDifference,
+    RunScores,
+    approximate_randomisation,
+    holm,
+    too_few_segments,
+)
 from limner.progress import StageProgress, offset_progress
 from limner.runs.pretrained import results_folder
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evaluation

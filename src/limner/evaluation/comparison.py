@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from limner.bounds import BootstrapSamples, Count, Level, Seed
 from limner.errors import counted
-from limner.metrics.hierarchical import SAMPLES, Interval
-from limner.metrics.significance import LEVEL, SEED, TRIALS, check_trials
+from limner.metrics.significance import LEVEL, SAMPLES, SEED, TRIALS, Interval, check_trials
 from limner.runs.records import Record
 from limner.settings import Settings
 

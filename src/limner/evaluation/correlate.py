@@ -25,8 +25,7 @@ from limner.features.store import FeatureStore
 from limner.files import decode_utf8, read_bytes
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
-from limner.metrics.hierarchical import SAMPLES, Interval
-from limner.metrics.significance import LEVEL, SEED
+from limner.metrics.significance import LEVEL, SAMPLES, SEED, Interval
 from limner.progress import StageProgress
 from limner.retrieval.all_pairs import pair_arithmetic
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_ratio_signature, marginal_items, normalised_log_probs

@@ -26,8 +26,8 @@ from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory
 from limner.progress import Progress
-from limner.storage.lance_tables import remove_unfinished
 from limner.storage.outputs import require_name
+from limner.storage.places import remove_unfinished
 
 logger = logging.getLogger(__name__)
 

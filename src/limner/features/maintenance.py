@@ -32,8 +32,7 @@ from limner.features.tables import (
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 from limner.storage.hashes import IdSet
-from limner.storage.lance_tables import damage_raised_as, open_table
-from limner.storage.places import is_remote, place
+from limner.storage.places import damage_raised_as, is_remote, open_table, place
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from limner.features.tables import (
 )
 from limner.media.image import image_size
 from limner.storage.hashes import CHECKSUM, RowsById, infinite_rows
-from limner.storage.lance_tables import damage_raised_as
+from limner.storage.places import damage_raised_as
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from limner.decoding.next_tokens import Floats
-from limner.decoding.ranking import normalised_log_prob
+from limner.decoding.selection import normalised_log_prob
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions

@@ -207,16 +207,6 @@ def load_models(
     return models, load_backbone_of(models[0], backbone, device) if encode_images else None
 
 
-def require_ranking(model: TrainedModel) -> None:
-    """Check that a model scores sentences for images.
-
-    Raises:
-        RunError: it is a model of labels or a translation model.
-    """
-    if model.recipe.model.generates:
-        require_captioning(model)
-
-
 def require_captioning(model: TrainedModel) -> None:
     """Check that a model generates text without a source sentence.
 

@@ -98,7 +98,6 @@ def all_labels(entries: Iterable[str], probabilities: Probabilities) -> list[Pre
     return sorted(pairs, key=lambda pair: -pair.probability)
 
 
-CLASSIFICATION_BATCH_SIZE = 64
 MAX_STEPS = 10_000
 """Maximum number of labels of one input."""
 
@@ -170,9 +169,7 @@ class Classifier(TextGenerator):
         """Whether the labels are positions of an object."""
         return self.models[0].recipe.data.lang == TRACK
 
-    def classify(
-        self, inputs: Sequence[ImageInput], *, batch_size: int = CLASSIFICATION_BATCH_SIZE
-    ) -> list[Classification]:
+    def classify(self, inputs: Sequence[ImageInput], *, batch_size: int = LABEL_BATCH_SIZE) -> list[Classification]:
         """Compute the labels of sentences or files.
 
         Args:
@@ -200,7 +197,7 @@ class Classifier(TextGenerator):
         return results
 
     def classify_each(
-        self, inputs: Sequence[ImageInput], *, batch_size: int = CLASSIFICATION_BATCH_SIZE
+        self, inputs: Sequence[ImageInput], *, batch_size: int = LABEL_BATCH_SIZE
     ) -> list[Classification | LimnerError]:
         """Compute the labels of each input; an input that cannot be read does not stop the others.
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import normalised_log_prob
 from limner.decoding.search import Beam
-from limner.decoding.selection import Choice
+from limner.decoding.selection import Choice, normalised_log_prob
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
@@ -93,8 +92,10 @@ class BeamRecorder:
         """Record one step; see `limner.decoding.search.Trace`."""
         for n, example in enumerate(beam.live):
             tree = self.trees[example]
-            if not tree.nodes:
-                self._begin(example, beam, n)
+            if not tree.nodes:  # the root: the first hypothesis, which has read the common part of the prefixes
+                total, tree.prefix = float(beam.total[n, 0]), tuple(beam.tokens[n, 0].tolist())
+                tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, len(tree.prefix), "open"))
+                self._rows[example] = [0] * beam.total.shape[1]
             rows = self._rows[example]
             for row in rows:
                 if row is not None:  # dropped unless a continuation follows below
@@ -109,13 +110,6 @@ class BeamRecorder:
             self._rows[example] = [
                 self._add(example, rows[parent], token, total, "open") for parent, token, total in following
             ]
-
-    def _begin(self, example: int, beam: Beam, n: int) -> None:
-        """Create the root: the first hypothesis, which has read the common part of the prefixes."""
-        tree, total = self.trees[example], float(beam.total[n, 0])
-        tree.prefix = tuple(beam.tokens[n, 0].tolist())
-        tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, len(tree.prefix), "open"))
-        self._rows[example] = [0] * beam.total.shape[1]
 
     def _add(self, example: int, parent: int | None, token: int, total: float, outcome: Outcome) -> int | None:
         """Add a hypothesis and return its index; None for an entry without a hypothesis."""

@@ -17,7 +17,7 @@ from limner.errors import CollectionError, SettingsError, counted
 from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.features.store import FeatureStore
 from limner.generation.sentences import warn_of_unknown_words
-from limner.inference.base import load_models, require_ranking
+from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
@@ -113,7 +113,8 @@ class Retriever:
         Raises:
             RunError: the model is a translation model.
         """
-        require_ranking(model)
+        if model.recipe.model.generates:  # other models only rank
+            require_captioning(model)
         self.model, self.backbone, self.run = model, backbone, run
         self._indexes: dict[tuple[str, str | None], IndexedCollection] = {}
 
@@ -306,7 +307,8 @@ class Retriever:
         items = _with_features(collection, split, features)
         lang = self.model.recipe.data.lang
         examples = Examples(items, self.model.target, features)
-        marginal_images = self._marginal_images(collection, split, features)
+        marginal_images = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
+        marginal_images = marginal_images or sample_items(collection, split, features, MARGINAL_IMAGES)
         if not len(examples) or not marginal_images:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
@@ -326,11 +328,6 @@ class Retriever:
             text, owner = examples.pair(row).target, items[examples.owners[row]]
             best.setdefault(text, RetrievalResult(owner.id, _media_path(owner, collection), text, float(scores[row])))
         return list(best.values())
-
-    def _marginal_images(self, collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
-        """Sample the images of P(w) from the training split, or else from the searched split."""
-        marginal_images = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
-        return marginal_images or sample_items(collection, split, features, MARGINAL_IMAGES)
 
     def _log_marginal(
         self,

@@ -270,7 +270,8 @@ def classify_bags_of_words(
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    linear, svm, text = (_sklearn(name) for name in ("linear_model", "svm", "feature_extraction.text"))
+    modules = (f"sklearn.{name}" for name in ("linear_model", "svm", "feature_extraction.text"))
+    linear, svm, text = (extra_module(name, "a bag-of-words baseline", "words") for name in modules)
     words = [" ".join(split_words(text, settings)) for text in texts]
     logistic: Callable[..., Any] = partial(linear.LogisticRegression, max_iter=1000)
     classifiers = {
@@ -289,7 +290,3 @@ def classify_bags_of_words(
         best = max(fitted, key=lambda classifier: classifier.score(held_out, validation.labels))
         predictions[name] = best.predict(vectorizer.transform(words)).tolist()
     return predictions
-
-
-def _sklearn(name: str) -> Any:  # noqa: ANN401  (a module without types)
-    return extra_module(f"sklearn.{name}", "a bag-of-words baseline", "words")

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from limner.data.batching import epoch_order
 from limner.data.examples import Batch, Example, collate, with_targets
-from limner.decoding.ranking import banned_tokens
-from limner.decoding.selection import SampleRecorder
+from limner.decoding.selection import SampleRecorder, banned_tokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search

@@ -126,7 +126,9 @@ def main() -> None:
     prepare_threads()
     warnings.simplefilter("default")
     warnings.simplefilter("ignore", ResourceWarning)
-    warnings.formatwarning = _one_line
+    warnings.formatwarning = lambda message, category, filename, lineno, line=None: " ".join(
+        f"{filename}:{lineno}: {category.__name__}: {message}".split()
+    )
     logging.captureWarnings(True)  # warnings of libraries are lines of the log, which --verbose shows
     os.environ.setdefault("LANCE_LOG", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -222,12 +224,6 @@ class _LineHandler(logging.Handler):
         err.print(
             f"{record.levelname:8} {replace_parameter_names(self.format(record))}", highlight=False, soft_wrap=True
         )
-
-
-def _one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    return " ".join(f"{filename}:{lineno}: {category.__name__}: {message}".split())
 
 
 def _set_up_logging(level: int) -> None:

@@ -10,7 +10,7 @@ from limner.apps.cli.options import check_runs
 from limner.apps.cli.terminal import echo, err, progress_bar, tab_separated
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
-from limner.storage.json_text import to_json
+from limner.files.structured import to_json
 from limner.storage.outputs import SavedOutput, claim_file, claim_folder, save_output
 
 if TYPE_CHECKING:
@@ -79,16 +79,11 @@ def explain_caption(
         for caption in explanation.hypotheses:
             echo(tab_separated(image, caption.text, f"{caption.log_prob:.2f}"))
     if not prefix and not must_include and captioner.rules.concepts is not None:
-        _note_of_concepts(captioner, image, explanation.hypotheses[0], decoding)
+        ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
+        if chosen.text != explanation.hypotheses[0].text:
+            note = "the tree ends with the most probable caption; the concepts of the model choose"
+            err.print(f"note: {note} '{chosen.text}'", soft_wrap=True)
     saved.require()
-
-
-def _note_of_concepts(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
-    """Print a note if the concepts choose another caption than the best of the beam."""
-    ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
-    if chosen.text != best.text:
-        note = "the tree ends with the most probable caption; the concepts of the model choose"
-        err.print(f"note: {note} '{chosen.text}'", soft_wrap=True)
 
 
 def claim_plots(folder: Path, force: bool) -> None:

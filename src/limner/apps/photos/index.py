@@ -24,7 +24,7 @@ from limner.inference.image_searcher import Searcher, open_searcher, unit
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE
 from limner.progress import Progress
-from limner.storage.lance_tables import remove_unfinished
+from limner.storage.places import remove_unfinished
 
 logger = logging.getLogger(__name__)
 

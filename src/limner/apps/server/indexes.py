@@ -17,8 +17,7 @@ from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError
 from limner.media.image import make_thumbnail, open_image
 from limner.storage.hashes import RowsById
-from limner.storage.lance_tables import state_of
-from limner.storage.places import is_collection, place
+from limner.storage.places import is_collection, place, state_of
 
 if TYPE_CHECKING:
     from limner.inference.retriever import ImageSearch, Retriever

@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any, TypeVar, get_args
 
 from fastapi import Request, Response
@@ -95,7 +94,7 @@ class JSONRoute(APIRoute):
             fields = await form_fields(request, self.max_files)
             if not self.max_files:
                 return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
-            lists = _list_fields(model)
+            lists = {name for name, field in model.model_fields.items() if "list" in str(field.annotation)}
             return {name: values if name in lists else values[-1] for name, values in fields.items()}
         if kind != JSON and not self.any_type:
             raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
@@ -126,22 +125,17 @@ class UploadRoute(JSONRoute):
     forms, max_files = (MULTIPART,), 1
 
 
-@cache
-def _list_fields(model: type[BaseModel]) -> frozenset[str]:
-    """Return the fields of requests that take several values."""
-    return frozenset(name for name, field in model.model_fields.items() if "list" in str(field.annotation))
-
-
 async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[str]]:
     """Return the fields of a form, files in base64; InvalidRequestError for a damaged form, or one with too many."""
     fields: dict[str, list[str]] = {}
     try:
         async with request.form(max_files=max_files, max_fields=100 if max_files else MAX_FIELDS) as form:
             for name, value in form.multi_items():
-                text = value if isinstance(value, str) else await converted(_base64, await value.read())
-                if (place := half_pair_in({name: value if isinstance(value, str) else ""})) is not None:
+                if not isinstance(value, str):
+                    value = (await converted(base64.b64encode, await value.read())).decode()
+                elif (place := half_pair_in({name: value})) is not None:
                     raise _half_pair(place)
-                fields.setdefault(name, []).append(text)
+                fields.setdefault(name, []).append(value)
     except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
         reason = getattr(error, "detail", None) or getattr(error, "message", None) or error
         remedy = "send fields of text, " + ("one image" if max_files else "without files")
@@ -158,10 +152,6 @@ async def converted(function: Callable[[Content], Result], content: Content) -> 
     if len(content) <= LARGE:
         return function(content)
     return await asyncio.get_running_loop().run_in_executor(_CONVERTER, function, content)
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _half_pair(place: str) -> InvalidRequestError:

@@ -18,7 +18,7 @@ from limner.errors import CollectionError, MediaError, did_you_mean
 from limner.files import is_file, require_regular
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
-from limner.storage.lance_tables import damage_raised_as
+from limner.storage.places import damage_raised_as
 
 Rows = Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
 """A data set in memory: rows with named columns, possibly by split."""

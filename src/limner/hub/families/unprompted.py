@@ -1,14 +1,17 @@
-"""Models without a prompt: BLIP, GIT, a vision transformer with a language model, and translators of text."""
+"""Models without a prompt: BLIP, GIT, a vision transformer with a language model, and translators, such as mBART-50."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from limner.hub.networks import Cache, EncoderDecoder, HubNetwork, Sequence2Sequence, cache_of, tensors_of
+from limner.errors import RunError
+from limner.hub.networks import DEFAULTS, Cache, EncoderDecoder, HubNetwork, Sequence2Sequence, cache_of, tensors_of
+from limner.hub.settings import HubSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -88,3 +91,19 @@ class TextTranslator(Sequence2Sequence):
     def encode(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the states of the source tokens."""
         return self.network.get_encoder()(**inputs)[0], inputs["attention_mask"]
+
+
+class MBart50(TextTranslator):
+    """mBART-50 (Tang et al., 2020), whose decoder reads the end of a sentence, then the token of the target language.
+
+    The first mBART (Liu et al., 2020), of the same `model_type`, reads the language in place of the end.
+    """
+
+    model_types, names_language = ("mbart",), True
+
+    def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
+        """Load a folder; RunError for an mBART that is no mBART-50."""
+        super().__init__(folder, device, settings)
+        start, end = self.ends
+        if start != end:
+            raise RunError(f"{folder}: decoder_start_token_id is {start}, expected {end}; choose an mBART-50")

@@ -37,7 +37,7 @@ from limner.retrieval.index.protocol import (
     ranked_candidates,
 )
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, model_fingerprint
-from limner.storage.lance_tables import damage_raised_as, open_table
+from limner.storage.places import damage_raised_as, open_table
 
 NAME = "embeddings"
 VECTORS = "vectors.lance"

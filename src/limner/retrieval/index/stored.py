@@ -37,8 +37,7 @@ from limner.retrieval.index.protocol import (
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.hashes import FileBlocks
-from limner.storage.lance_tables import state_of
-from limner.storage.places import is_remote
+from limner.storage.places import is_remote, state_of
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection

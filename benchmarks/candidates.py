@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.features.store import FeatureStore
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_kind
 from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, ImageCodes, write_cells

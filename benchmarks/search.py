@@ -73,7 +73,7 @@ def _load() -> Searched:
         model = LBL(LBLSettings(word_dim=200, init_std=0.3), ModelInputs(2800, {"pooled": (1280,)})).eval()
         return Searched(model, features, random.integers(4, 2800, (count, 10)).tolist(), "random, untrained model")
     from limner.data.collection import Collection
-    from limner.inference.collection_features import open_features
+    from limner.inference.features import open_features
     from limner.runs.trained_model import load_trained_model
 
     trained, opened = load_trained_model(run), Collection.open(collection)

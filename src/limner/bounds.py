@@ -37,11 +37,7 @@ class Bounds:
         )
 
     def parse(self, value: Any) -> int | float:  # noqa: ANN401  (the command line passes texts, and default values)
-        """Return the number that a text stands for.
-
-        Raises:
-            ValueError: it is not a number, or outside of the range; the message is one line.
-        """
+        """Return the number that a text stands for; ValueError, of one line, if it is none or outside of the range."""
         number = value
         if isinstance(value, str):
             try:

@@ -288,10 +288,7 @@ def prepare_streams() -> None:
 
 
 def flush_streams(status: int, print_error: Callable[[str], None]) -> int:
-    """Flush the standard streams; return the exit status, `FAILED` if results are lost.
-
-    A closed pipe, as of `limner ... | head`, is not reported.
-    """
+    """Flush the standard streams; return the exit status, `FAILED` if results are lost; closed pipes are no error."""
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -79,11 +79,7 @@ def _shorten(value: str | int | float | None) -> str:
 
 
 def _settings_at(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
-    """Follow a path in an error of pydantic, which contains the types of unions besides the keys.
-
-    Returns:
-        The keys, and the settings classes at the end of the path: several for a union.
-    """
+    """Follow a path of pydantic, with types of unions; return its keys, and the settings classes at its end."""
     candidates, keys = [settings], []
     for part in path:
         fields = [candidate.model_fields[part] for candidate in candidates if part in candidate.model_fields]

@@ -25,7 +25,7 @@ from limner.data.dataset import Examples
 from limner.errors import MediaError, ResourceError
 from limner.features.extract import BackboneChoice, extract
 from limner.features.store import FeatureTable
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.runs.trained_model import load_trained_model
 

@@ -10,7 +10,7 @@ import limner
 from limner.apps import cli
 from limner.data.dataset import GenerationInput
 from limner.errors import MediaError
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.synthetic.scenes import ClipSettings, SceneSettings
 from limner.synthetic.scenes.grammar import texts_of

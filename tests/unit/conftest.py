@@ -19,7 +19,7 @@ from limner.data.examples import Item, ItemSentence
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.generation.rules import CaptionRules
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.runs.concepts import Concept, Concepts, ConceptsFile
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model

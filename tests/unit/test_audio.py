@@ -17,7 +17,7 @@ from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, log_mel, statistics
 from limner.features.extract import extract
 from limner.inference.captioner import Captioner
-from limner.inference.new_images import BackboneFeatures
+from limner.inference.features import BackboneFeatures
 from limner.media import audio
 from limner.media.modality import AUDIO, IMAGE
 from limner.runs.trained_model import load_trained_model

@@ -16,7 +16,7 @@ from limner.apps.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, ItemSentence, collate
 from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
-from limner.inference.new_images import new_item
+from limner.inference.features import new_item
 from limner.media.image import open_image
 from limner.models.protocols import Output
 from limner.training.loop import train

@@ -562,7 +562,7 @@ def test_options_are_checked_before_weights_are_loaded(
     arguments, named, trained, tiny, monkeypatch, tmp_path, command_line
 ):
     monkeypatch.chdir(tmp_path)
-    for module, name in (("runs.trained_model", "read_tensors"), ("inference.new_images", "load_backbone_for")):
+    for module, name in (("runs.trained_model", "read_tensors"), ("inference.features", "load_backbone_for")):
         monkeypatch.setattr(f"limner.{module}.{name}", lambda *_, **__: pytest.fail("loaded before the check"))
     image = tiny.image_path(tiny.items("test")[0])
     values = {"IMAGE": image, "COLLECTION": tiny.path}

@@ -13,7 +13,7 @@ from limner.errors import SettingsError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import nearest_images
 from limner.features.store import FeatureStore
-from limner.inference.collection_features import (
+from limner.inference.features import (
     ControlFeatures,
     control_features,
     mean_features,

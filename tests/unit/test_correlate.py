@@ -16,7 +16,7 @@ from limner.evaluation.correlate import (
     read_scores,
     score_judged_pairs,
 )
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, sample_items
 from limner.runs.trained_model import load_trained_model
 

@@ -19,7 +19,7 @@ from limner.decoding.scoring import score_examples
 from limner.errors import LimnerError, SettingsError
 from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.models.protocols import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model, save_trained_model

@@ -18,8 +18,8 @@ from limner.errors import CollectionError, FeatureError, RunError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
-from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import EvaluationSettings

@@ -18,8 +18,8 @@ from limner.evaluation import gates
 from limner.evaluation.gates import gate_statistics, measure_gates
 from limner.features.spec import FeatureSpec, RegionRows, attended_area
 from limner.generation.sentences import EMPTY_TRANSLATION
-from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
 from limner.models.protocols import Output

@@ -8,7 +8,7 @@ import limner
 from limner.apps.export import folder
 from limner.apps.export.folder import export
 from limner.errors import RunError, SettingsError
-from limner.inference import new_images
+from limner.inference import features
 from limner.inference.translator import Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins drei"]
@@ -37,7 +37,7 @@ def test_shared_embeddings_and_a_deep_encoder_are_exported(tmp_path):
 
 
 def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(toy_image_run, tmp_path, monkeypatch):
-    for module in (folder, new_images):
+    for module in (folder, features):
         monkeypatch.setattr(module, "load_backbone_for", lambda *_, **__: GridBackbone())
     translator = limner.load(export(toy_image_run, tmp_path / "exported").folder)
     sentences = ["the bat", "red"]

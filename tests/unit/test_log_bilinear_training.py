@@ -33,7 +33,7 @@ def recipe_of(model=None, features="colour", **training):
 
 def split(tiny, run, name):
     from limner.data.dataset import Examples
-    from limner.inference.collection_features import open_features
+    from limner.inference.features import open_features
 
     model = load_trained_model(run)
     return model, Examples.of_split(tiny, name, model.target, open_features(model, tiny), max_tokens=80)

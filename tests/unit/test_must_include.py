@@ -8,8 +8,7 @@ from PIL import Image
 
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
-from limner.generation.must_include import compile_words, words_of_inputs
-from limner.generation.sentences import EMPTY_TRANSLATION
+from limner.generation.sentences import EMPTY_TRANSLATION, compile_words, words_of_inputs
 from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from limner.apps.cli import app
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.load import load_backbone_for
+from limner.inference.features import load_backbone_of
 from limner.inference.load import load
-from limner.inference.new_images import load_backbone_of
 from limner.runs import pretrained
 from limner.runs.pretrained import choose_runs, is_pretrained, pack, pretrained_languages, pretrained_run
 from limner.runs.trained_model import load_trained_model, read_config

@@ -20,8 +20,8 @@ from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
 from limner.evaluation.measurements import AmbiguityResult, ConditionResult, ConditionScore, Diagnosis, MaskingResult
 from limner.features.spec import FeatureSpec
-from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.metrics import Score
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig

@@ -15,7 +15,7 @@ from limner.apps.server.settings import ServerSettings
 from limner.apps.server.worker import Metrics, Worker
 from limner.data.examples import Example, collate
 from limner.inference import base
-from limner.inference.new_images import new_item
+from limner.inference.features import new_item
 from limner.models.protocols import device_of
 
 COLOURS = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (250, 250, 250), (90, 120, 20), (200, 20, 200)]

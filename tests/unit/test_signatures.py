@@ -10,7 +10,7 @@ from limner.decoding.scoring import SentenceScores, score_examples
 from limner.evaluation import retrieval
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.inference import retriever
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.retrieval import marginal
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model

@@ -15,7 +15,7 @@ from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_trained_model

@@ -16,7 +16,7 @@ import limner
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
 from limner.generation.sentences import EMPTY_TRANSLATION
-from limner.inference import new_images
+from limner.inference import features
 from limner.inference.translator import Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]
@@ -30,7 +30,7 @@ def photos(toy_image_run):
 
 @pytest.fixture
 def multimodal(toy_image_run, monkeypatch):
-    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
+    monkeypatch.setattr(features, "load_backbone_for", lambda *_, **__: GridBackbone())
     return Translator.load(toy_image_run)
 
 
@@ -231,7 +231,7 @@ def test_an_error_leaves_the_output_file_unchanged(limner_translate, tmp_path):
 
 
 def test_images_on_the_command_line(limner_translate, toy_image_run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
+    monkeypatch.setattr(features, "load_backbone_for", lambda *_, **__: GridBackbone())
     one = limner_translate("bat", "eins bat", "--image", photos["green"], model=toy_image_run)
     assert one[:2] == (0, "flyer\none flyer\n")
     each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=toy_image_run)

@@ -82,11 +82,7 @@ class CollectionWriter:
                 self._spool.add(items)
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Write a file that becomes part of the collection with its items, at a path relative to its folder.
-
-        Raises:
-            CollectionError: the path leaves the folder, or the disk cannot be written.
-        """
+        """Write a file of the collection at its path there; CollectionError outside of it, or if that fails."""
         self._require_inside(name)
         with write_errors_raised_as(CollectionError, self.path, _REPEAT):
             if self._spool is None:

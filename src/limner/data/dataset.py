@@ -63,7 +63,7 @@ class GenerationInput(NamedTuple):
     references: tuple[str, ...]
     """Human-written reference sentences in the target language."""
     must_include: tuple[str, ...] = ()
-    """Words or phrases that the sentence includes; see `limner.generation.must_include`."""
+    """Words or phrases that the sentence includes; see `limner.generation.sentences`."""
 
 
 ExampleTokens = Callable[[int], tuple[Sequence[int], Sequence[int] | None]]

@@ -55,11 +55,7 @@ WRITER_KEY = b"limner.writer"
 
 
 def stored_batch(items: list[Item]) -> Any:  # noqa: ANN401
-    """Convert items to one batch of Arrow with the columns of the stored table.
-
-    Raises:
-        CollectionError: a file name, a box or a sentence is impossible.
-    """
+    """Convert items to a batch of the stored table; CollectionError for impossible file names, boxes or sentences."""
     rows = [
         {
             **{name: getattr(item, name) for name in SCHEMA.names},

@@ -24,11 +24,7 @@ from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
 def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) -> None:
-    """Create a table of batches of Arrow, with the number of rows of each split.
-
-    Raises:
-        CommitConflictError: another process has created the table in an object store.
-    """
+    """Create a table of batches and the numbers of rows of each split; CommitConflictError if another process has."""
     options = storage_options(path)
     try:
         fragments = write_fragments(

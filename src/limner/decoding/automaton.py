@@ -58,11 +58,7 @@ class Automaton:
 
     @classmethod
     def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
-        """Compile constraints, possibly none; without boundaries, every token is a word.
-
-        Raises:
-            SettingsError: the machine needs more than `MAX_STATES` states.
-        """
+        """Compile constraints; without boundaries, every token is a word; SettingsError beyond `MAX_STATES` states."""
         boundaries = boundaries or WordBoundaries()
         alternatives = [sorted({tuple(alternative) for alternative in constraint}) for constraint in constraints]
         assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"

@@ -52,11 +52,7 @@ class StepModel(Protocol):
         """Return the state before the first token, of one hypothesis of each example."""
 
     def step(self, tokens: Tokens, memory: Memory, state: State) -> tuple[NextTokens, State]:
-        """Compute the log-probabilities after the last tokens (N, K) of the hypotheses, and the next state.
-
-        Raises:
-            RunError: a probability is NaN.
-        """
+        """Compute the log-probabilities after the last tokens (N, K), and the next state; RunError if one is NaN."""
 
     def select(self, tree: Any, rows: Tokens) -> Any:  # noqa: ANN401
         """Select rows of a memory or a state."""
@@ -234,11 +230,7 @@ def search(
     constraints: Sequence[Automaton] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Sentence]]:
-    """Find the `n_best` most probable sentences of every example; see `Search` for arguments and errors.
-
-    Returns:
-        Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
-    """
+    """Find the `n_best` sentences of every example, best first; see `Search` for arguments and errors."""
     if not ids:
         return []
     running = Search(model, memory, ids, settings, prefixes, constraints, trace)

@@ -68,11 +68,7 @@ class HypothesisLists:
         return normalised_log_prob(log_prob, length, self.settings.length_penalty)
 
     def n_best(self, ids: Sequence[str]) -> list[list[Sentence]]:
-        """Return the `n_best` hypotheses of every example.
-
-        Raises:
-            SettingsError: no sentence of an example satisfies its constraints with a probability above zero.
-        """
+        """Return the `n_best` hypotheses of every example; SettingsError if none satisfies its constraints."""
         if missing := [ids[example] for example in sorted(self.constrained) if not self.hypotheses[example]]:
             raise must_include_error(missing[0])
         return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]

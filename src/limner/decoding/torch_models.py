@@ -89,11 +89,7 @@ def beam_search(
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean of the models' probabilities, (B, V).
-
-    Raises:
-        RunError: a probability is NaN.
-    """
+    """Return the logarithm of the mean of the models' probabilities, (B, V); RunError if a probability is NaN."""
     log_probs = [precise(values).log_softmax(dim=-1) for values in logits]
     mean = log_probs[0]
     if len(log_probs) > 1:

@@ -24,7 +24,7 @@ from limner.errors import CollectionError, SettingsError, counted
 from limner.features.store import FeatureStore
 from limner.files import decode_utf8, read_bytes
 from limner.inference.base import require_captioning
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.metrics.significance import LEVEL, SAMPLES, SEED, Interval
 from limner.progress import StageProgress
 from limner.retrieval.all_pairs import pair_arithmetic
@@ -203,11 +203,7 @@ def score_judged_pairs(
 def judged_pairs(
     collection: Collection, judgements: Judgements, features: FeatureStore | None, lang: str
 ) -> tuple[dict[str, Item], dict[str, ItemSentence], list[Pair]]:
-    """Find the judged images by the names of their files, the judged captions, and the pairs of both.
-
-    Raises:
-        CollectionError: there is no pair of an image, with features where these are given, and a caption.
-    """
+    """Find the judged images by file name, the judged captions, and the pairs of both; CollectionError for none."""
     judged_names = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
     images: dict[str, Item] = {}
     captions: dict[str, ItemSentence] = {}

@@ -25,7 +25,7 @@ from limner.evaluation.sampled_bleu import sampled_scores
 from limner.evaluation.validate import Hypotheses
 from limner.features.store import FeatureStore
 from limner.inference.base import require_ensemble
-from limner.inference.collection_features import ImageControl, control_features, mean_training_features, open_features
+from limner.inference.features import ImageControl, control_features, mean_training_features, open_features
 from limner.inference.generate import Generate, generate
 from limner.metrics import (
     CAPTION_SCORES,

@@ -54,10 +54,7 @@ def measure_gates(
     *,
     on_progress: Progress | None = None,
 ) -> GateStatistics | None:
-    """Compute `gate_statistics` of generated sentences batch by batch; see `explain` for arguments.
-
-    None if the model has no gate (as its first batch shows) or no input has an image.
-    """
+    """Compute `gate_statistics` batch by batch, see `explain`; None without a gate (first batch) or image."""
     rows_with_image = [row for row, entry in enumerate(inputs) if entry.item.media_path is not None]
 
     def explanations() -> Iterator[Explanation]:

@@ -24,7 +24,7 @@ from limner.data.examples import Batch
 from limner.decoding.trees import flatten, rebuild
 from limner.errors import SettingsError
 from limner.evaluation.measurements import Measurement, MeasurementSettings, provenance
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
 from limner.models.sequence_labeller import SequenceLabeller

@@ -21,7 +21,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import MissingExtraError, SettingsError
 from limner.features.store import RegionStore
 from limner.inference.base import require_captioning
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.inference.regions import (
     REGIONS_PER_IMAGE,

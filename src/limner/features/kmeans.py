@@ -286,11 +286,7 @@ def save_filters(path: Path, filters: Filters) -> None:
 
 
 def load_filters(path: Path) -> Filters:
-    """Read a dictionary written by `save_filters`.
-
-    Raises:
-        BackboneError: the file is missing, damaged, or not a dictionary; or its values are not finite.
-    """
+    """Read a dictionary of `save_filters`; BackboneError if it is missing or damaged, or has infinite values or NaN."""
     remedy = "learn filters with 'limner kmeans COLLECTION --out FILE'"
     if not path.is_file():
         raise BackboneError(f"{path}: no such file; {remedy}, or give their location as kmeans:FILE")
@@ -321,11 +317,7 @@ def filter_sheet(filters: Filters, *, zoom: int = 8, columns: int = 16) -> Image
 
 
 def read_pixels(source: ImageInput, settings: KMeansSettings) -> Pixels:
-    """Open an image and resize it to a square, (1, size, size, 3).
-
-    Raises:
-        MediaError: the image cannot be read, or is smaller than a patch.
-    """
+    """Open an image, resized to a square, (1, size, size, 3); MediaError if it is damaged or smaller than a patch."""
     image = open_image(source, min_side=settings.size)
     if min(image.size) < settings.patch:
         width, height = image.size

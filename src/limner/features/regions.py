@@ -299,12 +299,7 @@ def _boxes_of_items(collection: Collection) -> Boxes:
 
 
 def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Path, list[Box]]:
-    """Assign boxes to the images of a collection.
-
-    Raises:
-        CollectionError: a name matches two images, or only some boxes of an image have a score.
-        FeatureError: no name matches an image.
-    """
+    """Assign boxes to images; CollectionError for ambiguous names or partial scores, FeatureError for no image."""
     images = {item.id: item.image for item in collection.items() if item.image is not None}
     by_key: defaultdict[str, set[str]] = defaultdict(set)
     for image in images.values():

@@ -146,11 +146,7 @@ def require_compatible(
     where: str,
     remedy: str = "remove that table and run 'limner features' with the settings of the model's own features",
 ) -> None:
-    """Check that the features in `where` were computed as expected.
-
-    Raises:
-        FeatureError: the fingerprints differ; names both specifications and the differing fields.
-    """
+    """Check that the features in `where` were computed as expected; FeatureError with the differing fields if not."""
     if stored.fingerprint == expected.fingerprint:
         return
     actual, needed = (spec.model_dump(exclude=_NOT_IN_FINGERPRINT) for spec in (stored, expected))

@@ -75,11 +75,7 @@ class FeatureTable:
     """
 
     def __init__(self, path: Path, *, cache_bytes: int = 2**31) -> None:
-        """Open a table.
-
-        Raises:
-            FeatureError: the table is damaged, or was not written by Limner.
-        """
+        """Open a table; FeatureError if it is damaged, or was not written by Limner."""
         self.path = path
         self._dataset = open_features_table(path)
         self.spec = read_spec(path, self._dataset.schema)
@@ -90,11 +86,7 @@ class FeatureTable:
 
     @classmethod
     def open(cls, collection: Collection, name: str, *, cache_bytes: int = 2**31) -> Self:
-        """Open a table of a collection by its name.
-
-        Raises:
-            FeatureError: the collection has no table of this name, or the table is damaged.
-        """
+        """Open a table of a collection by its name; FeatureError if it is missing or damaged."""
         path = table_path(collection.path, name)
         if not path.is_dir():
             available = ", ".join(collection.features()) or "none"
@@ -254,11 +246,7 @@ class RegionStore(FeatureStore):
         ]
 
     def relative_box(self, item: RegionItem) -> NDArray[np.float32]:
-        """Compute the box of a region: centre, width and height in fractions of the encoded image, (4,).
-
-        Raises:
-            MediaError: the image cannot be read.
-        """
+        """Box of a region in fractions of the encoded image: centre, width, height, (4,); MediaError if unreadable."""
         return relative_box(item.regions[0].box, self.encoded_part(item))
 
     def encoded_part(self, item: Item) -> tuple[float, float, float, float]:

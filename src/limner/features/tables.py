@@ -155,11 +155,7 @@ class _ChunkWriter(ABC):
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that were added since the last chunk.
-
-        Raises:
-            FeatureError: they cannot be written; chunks written before are unaffected.
-        """
+        """Write the rows since the last chunk; FeatureError if they cannot be written, and earlier chunks are kept."""
         if not self._ids:
             return
         table = arrow_table(self.spec, self._ids, np.stack(self._values))

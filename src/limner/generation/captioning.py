@@ -11,10 +11,15 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError
 from limner.generation.engine import Engine
-from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request, RuleOptions
 from limner.generation.rules import CaptionRules
-from limner.generation.sentences import warn_of_cut_off, warn_of_unknown_words
+from limner.generation.sentences import (
+    MustInclude,
+    compile_words,
+    warn_of_cut_off,
+    warn_of_unknown_words,
+    words_of_inputs,
+)
 from limner.media.image import ImageInput, image_name, require_list
 from limner.runs.concepts import Tag
 from limner.text.tokenizer import Tokenizer

@@ -34,12 +34,7 @@ class Cohort:
     """Requests of one generator and the same settings that start together."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        """Encode the requests, and start their search.
-
-        Raises:
-            SettingsError: the prefix or the words of a request do not fit its settings.
-            ResourceError: there is not enough memory.
-        """
+        """Encode the requests, and start their search; SettingsError or ResourceError if that is impossible."""
         first = requests[0]
         self.requests = list(requests)
         self.model = first.generator.model(first.decoding)
@@ -82,11 +77,7 @@ class Cohort:
         return id(generator), precision, width, signature(beam.memory), signature(beam.state)
 
     def finish(self, row: int, requests: Sequence[Request]) -> None:
-        """Apply the rules to the hypotheses of a row whose search is done, and deliver the sentences to its request.
-
-        Raises:
-            SettingsError: all sentences with the words that the request must include have probability zero.
-        """
+        """Apply the rules to the hypotheses of a row, and deliver them; SettingsError if all have probability zero."""
         (request,) = requests
         hypotheses, rules = self.search.without_bonus(row), request.generator.rules
         if not hypotheses:

@@ -121,12 +121,7 @@ class Request:
         self.error: Exception | None = None
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
-        """Receive the beginning of the best sentence that no further step can change.
-
-        Args:
-            tokens: tokens of the beginning.
-            totals: log-probability of the sentence up to each token.
-        """
+        """Receive the tokens of the best sentence that no step can change, and the log-probability up to each."""
 
     def finished(self, sentences: list[Sentence]) -> None:
         """Receive the `n_best` sentences, best first."""

@@ -25,21 +25,12 @@ class CaptionRules:
     """Rules of the captions of a model; without concepts of its own, a model has tags only."""
 
     def __init__(self, concepts: Concepts | None, tagger: Concepts | None) -> None:
-        """Create the rules.
-
-        Args:
-            concepts: concepts of the model, which choose its captions; None where the search alone decides.
-            tagger: concepts that name tags; None without tags.
-        """
+        """Take the concepts that choose captions, and the concepts that name tags; None where there are none."""
         self.concepts, self.tagger = concepts, tagger
         self._tokens: tuple[Tokenizer, WordColumns] | None = None
 
     def check(self, options: RuleOptions) -> None:
-        """Check options before an image is read.
-
-        Raises:
-            SettingsError: tags or a confidence are requested, and the model has none.
-        """
+        """Check options before an image is read; SettingsError for tags or a confidence that the model has not."""
         if options.with_tags and self.tagger is None:
             raise SettingsError(
                 "tags need the features of the last layer of the built-in backbone (efficientnet-lite2); use a model "

@@ -163,11 +163,7 @@ class HubPixels:
         self._processor = None if folder is None else load_part(folder, "AutoImageProcessor", backend="pil")
 
     def read(self, source: ImageInput) -> Any:  # noqa: ANN401
-        """Open an image, and return the input of the network, (3, H, W), or the image itself, (H, W, 3), of uint8.
-
-        Raises:
-            MediaError: the image cannot be read.
-        """
+        """Open an image as input of the network, (3, H, W), or itself, (H, W, 3), of uint8; MediaError if damaged."""
         if self._processor is None:
             return np.asarray(open_image(source))
         return self._processor(images=open_image(source), return_tensors="np")["pixel_values"][0]

@@ -20,7 +20,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
 from limner.features.store import FeatureStore
 from limner.generation.sentences import MAX_SOURCE_TOKENS
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.inference.generate import Generate, generate
 from limner.inference.translator import languages
 from limner.progress import Progress, offset_progress
@@ -71,11 +71,7 @@ DEFAULT_SETTINGS = BackTranslationSettings()
 
 
 def run_name(run: Path | str) -> str:
-    """Return the mark of a run's translations: the name of its directory and 12 digits of its weights' SHA-256.
-
-    Raises:
-        RunError: the directory holds no weights.
-    """
+    """Return the mark of a run: its directory's name and 12 digits of its weights' SHA-256; RunError without them."""
     return f"{Path(run).resolve().name}:{sha256(Path(run) / 'model.safetensors')[:12]}"
 
 

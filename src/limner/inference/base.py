@@ -17,12 +17,11 @@ from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError, counted
 from limner.features.encoders.base import AnyBackbone, Backbone
-from limner.generation.must_include import compile_words
 from limner.generation.request import Request
 from limner.generation.rules import CaptionRules
-from limner.generation.sentences import images_of_sentences
+from limner.generation.sentences import compile_words, images_of_sentences
 from limner.inference.explain import Explanation, explain
-from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
+from limner.inference.features import BackboneFeatures, load_backbone_of, new_item
 from limner.media.image import ImageInput, ImageInputs, is_image
 from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
@@ -103,11 +102,7 @@ class TextGenerator:
         prefix: str = "",
         trace: Trace | None = None,
     ) -> Request:
-        """Return the request for the sentences of an input; see `Request` for the arguments.
-
-        Raises:
-            SettingsError: the words that the sentence must include are not in the vocabulary, or too many.
-        """
+        """Return the request for an input, see `Request`; SettingsError if the words to include are impossible."""
         tokenizer, words = self.models[0].source_tokenizer, source.must_include
         request = Request(
             self,
@@ -163,11 +158,7 @@ class TextGenerator:
         images: Iterable[ImageInput | None],
         on_progress: Progress | None,
     ) -> list[Explanation]:
-        """Explain generated texts by the first model.
-
-        Raises:
-            SettingsError: the model has no attention, alignment or gate.
-        """
+        """Explain texts by the first model; SettingsError if it has no attention, alignment or gate."""
         model = self.models[0]
         explanations = explain(model, inputs, sentences, self.features_of(images), on_progress=on_progress)
         if explanations and not any(explanation.has_weights for explanation in explanations):
@@ -179,11 +170,7 @@ class TextGenerator:
 
 
 def require_ensemble(models: Sequence[TrainedModel]) -> None:
-    """Check that the probabilities of models can be averaged.
-
-    Raises:
-        RunError: the vocabularies or the features differ.
-    """
+    """Check that the probabilities of models can be averaged; RunError if their vocabularies or features differ."""
     first = models[0].config
     for config in (model.config for model in models[1:]):
         if config.tokenizer_sha256 != first.tokenizer_sha256 or (
@@ -208,11 +195,7 @@ def load_models(
 
 
 def require_captioning(model: TrainedModel) -> None:
-    """Check that a model generates text without a source sentence.
-
-    Raises:
-        RunError: it is a model of labels or a translation model.
-    """
+    """Check that a model generates text without a source sentence; RunError for labels and translations."""
     require_sentences(model)
     if model.source is not None:
         raise RunError(
@@ -222,11 +205,7 @@ def require_captioning(model: TrainedModel) -> None:
 
 
 def require_sentences(model: TrainedModel) -> None:
-    """Check that a model generates sentences.
-
-    Raises:
-        RunError: it is a model of labels, or a model that only ranks.
-    """
+    """Check that a model generates sentences; RunError for a model of labels, or one that only ranks."""
     if not model.recipe.model.generates:
         raise RunError(
             f"expected a model that generates sentences, got '{model.recipe.model.name}', which ranks images and "

@@ -11,14 +11,14 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.features.encoders.base import Backbone
 from limner.generation.captioning import BaseCaptioner
-from limner.generation.must_include import words_of_inputs
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
+from limner.generation.sentences import words_of_inputs
 from limner.inference.base import TextGenerator, require_captioning
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
+from limner.inference.features import new_item, require_images
 from limner.inference.generate import features_port
-from limner.inference.new_images import new_item, require_images
 from limner.media.image import IN_MEMORY, ImageInput
 from limner.media.modality import IMAGE, Modality
 from limner.progress import Progress

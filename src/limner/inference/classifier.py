@@ -20,8 +20,8 @@ from limner.errors import LimnerError, MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import TextGenerator
+from limner.inference.features import new_item
 from limner.inference.generate import generate
-from limner.inference.new_images import new_item
 from limner.media.image import ImageInput, require_list
 from limner.media.modality import names_file
 from limner.models.protocols import device_of

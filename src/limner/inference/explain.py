@@ -189,10 +189,7 @@ def _explain_derivation(
 
 @torch.inference_mode()
 def count_locations(model: TrainedModel) -> int | None:
-    """Count the image locations or frames that a captioning model attends to; None for a model without attention.
-
-    The model reads features of zeros, so that no image is needed.
-    """
+    """Count the locations or frames that a captioning model attends to, by features of zeros; None for none."""
     image: StoredFeatures = {spec.kind: np.zeros(spec.shape, dtype=np.float16) for spec in model.config.features}
     output = model.model(collate([Example("", (), None, image)]).to(device_of(model.model)))
     return None if output.attention is None else output.attention.shape[-1]

@@ -171,11 +171,7 @@ def explain_beam(
     settings: DecodingSettings,
     prefix: str | None = None,
 ) -> BeamExplanation:
-    """Decode an input and record its beam; see `generate` for the arguments.
-
-    Raises:
-        SettingsError: the settings sample, so that there is no beam.
-    """
+    """Decode an input and record its beam; arguments as of `generate`; SettingsError for settings that sample."""
     if settings.sample is not None:
         raise SettingsError("sampling has no beam to explain; leave out decoding.sample")
     recorder = BeamRecorder(1)

@@ -108,10 +108,7 @@ def _batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 def generate_in_shards(
     model: TrainedModel, inputs: Sequence[GenerationInput], features: FeatureSource | None, shards: Shards
 ) -> list[list[Sentence]]:
-    """Decode the inputs of a split by the settings of the recipe, with the batches divided among processes.
-
-    Batches and sentences are the same as in `generate`; every process returns all sentences.
-    """
+    """Decode a split by its recipe, divided among processes; each returns all sentences, as of `generate`."""
     batches, settings = batches_of(model, inputs, GENERATION_BATCH_SIZE), model.recipe.decoding
     local = [generate([model], [inputs[row] for row in rows], features, settings) for rows in shards.own(batches)]
     sentences: list[list[Sentence]] = [[] for _ in inputs]

@@ -23,8 +23,7 @@ from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import RegionStore, pixel_box
 from limner.inference.base import load_models
-from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures, new_item
+from limner.inference.features import BackboneFeatures, new_item, open_features
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput, open_image
 from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
@@ -146,11 +145,7 @@ class RegionCaptioner:
 
 
 def require_detector(model: TrainedModel) -> DenseCaptioner:
-    """Return the model as a detector of regions.
-
-    Raises:
-        RunError: it does not detect regions.
-    """
+    """Return the model as a detector of regions; RunError if it detects none."""
     if not isinstance(model.model, DenseCaptioner):
         raise RunError(
             f"expected a model that detects regions, got '{model.recipe.model.name}'; train one with a recipe such as "

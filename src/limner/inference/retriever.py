@@ -18,8 +18,7 @@ from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.features.store import FeatureStore
 from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import load_models, require_captioning
-from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures, new_item
+from limner.inference.features import BackboneFeatures, new_item, open_features
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
 from limner.models.two_tower import TwoTower

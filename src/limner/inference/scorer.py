@@ -17,8 +17,7 @@ from limner.errors import SettingsError
 from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.generation.sentences import images_of_sentences, warn_of_unknown_words
 from limner.inference.base import load_models, require_captioning
-from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures, new_item, require_images
+from limner.inference.features import BackboneFeatures, new_item, open_features, require_images
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInputs
 from limner.metrics import perplexity
@@ -130,11 +129,7 @@ class Scorer:
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
-    """Check that every sentence has a word; the probability of an empty sentence says nothing about an image.
-
-    Raises:
-        SettingsError: a sentence has no words.
-    """
+    """Check that every sentence has a word, as an empty one says nothing about an image; SettingsError if not."""
     for sentence in sentences:
         if not model.tokenizer.words(sentence):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")

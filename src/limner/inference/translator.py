@@ -14,7 +14,6 @@ from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.engine import Engine
-from limner.generation.must_include import MustInclude, words_of_inputs
 from limner.generation.request import Request
 from limner.generation.sentences import (
     COPIED_CHARACTERS,
@@ -22,17 +21,19 @@ from limner.generation.sentences import (
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
     MissingImage,
+    MustInclude,
     all_translations,
     images_of_sentences,
     missing_image_message,
     require_source_length,
     warn_of_unknown_words,
+    words_of_inputs,
 )
 from limner.inference.base import TextGenerator, require_sentences
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
+from limner.inference.features import new_item
 from limner.inference.generate import features_port, request_batches
-from limner.inference.new_images import new_item
 from limner.inference.search_translations import search_translations
 from limner.media.image import ImageInput
 from limner.models.phrase_based import PhraseBased
@@ -206,11 +207,7 @@ class Translator(TextGenerator):
 
 
 def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:
-    """Return the source language of a translation model, with its tokenizer, and the target language.
-
-    Raises:
-        RunError: it is not a translation model.
-    """
+    """Return the source language, with its tokenizer, and the target language; RunError if it does not translate."""
     require_sentences(model)
     if model.source is None:
         raise RunError(

@@ -18,11 +18,7 @@ def at_least_float32(values: Tensor) -> torch.dtype:
 
 
 def require_numbers(values: Tensor, what: str) -> None:
-    """Check that the outputs of a model are not NaN, before they are ranked, printed or stored.
-
-    Raises:
-        RunError: some value is NaN; `what` names the values.
-    """
+    """Check that outputs, named `what`, are not NaN before they are used; RunError if one is."""
     if values.isnan().any():
         raise RunError(
             f"the model computes {what} that are not numbers (NaN): its weights are damaged, or its training diverged; "

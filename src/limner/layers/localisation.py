@@ -96,11 +96,7 @@ def anchor_shapes(scales: Sequence[float], ratios: Sequence[float]) -> Tensor:
 
 
 def anchor_grid(height: int, width: int, shapes: Tensor) -> Tensor:
-    """Centre anchors of k shapes (k, 2), in fractions of the image, at every location of H x W maps.
-
-    Returns:
-        Boxes (H W k, 4): rows of locations from the top, the anchors of a location adjacent.
-    """
+    """Centre k anchors (k, 2) at every location of H x W maps: boxes (H W k, 4), by rows, then by anchor."""
     y, x = ((torch.arange(size).to(shapes) + 0.5) / size for size in (height, width))  # centres of the locations
     parts = (x[None, :, None], y[:, None, None], shapes[:, 0], shapes[:, 1])
     return torch.stack([part.expand(height, width, len(shapes)) for part in parts], -1).reshape(-1, 4)

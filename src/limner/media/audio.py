@@ -33,12 +33,7 @@ class AudioFile:
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Open a file and check its header.
-
-        Raises:
-            MissingExtraError: soundfile is not installed.
-            MediaError: the file is missing, empty, truncated, not audio, or longer than `MAX_SECONDS`.
-        """
+        """Open a file and check its header; MissingExtraError without soundfile, MediaError for unusable files."""
         self.path = Path(path)
         self._soundfile = extra_module("soundfile", "reading audio files", "audio")
         _check_header(self.path)
@@ -64,11 +59,7 @@ class AudioFile:
         self._file.close()
 
     def blocks(self, seconds: float) -> Iterator[Samples]:
-        """Decode the file to its end in blocks of some seconds, (N,), averaging the channels.
-
-        Raises:
-            MediaError: the data is damaged, truncated, or holds samples that are not finite.
-        """
+        """Decode the file in blocks of some seconds, (N,), the mean of the channels; MediaError if it is damaged."""
         count, size = 0, max(1, round(seconds * self.rate))
         try:
             while len(block := self._file.read(size, dtype="float32", always_2d=True)):

@@ -105,11 +105,7 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
 
 
 def image_size(source: Path | str | bytes) -> tuple[int, int]:
-    """Width and height in pixels of the image that `open_image` decodes; pixels are decoded only if EXIF is damaged.
-
-    Raises:
-        MediaError: the file is missing or not an image.
-    """
+    """Width and height in pixels as of `open_image`, mostly without decoding; MediaError if it is no image."""
     try:
         with opened_image(source) as image:
             tags = getattr(image, "tag_v2", None)  # of a TIFF, whose `size` Pillow may have turned already
@@ -122,11 +118,7 @@ def image_size(source: Path | str | bytes) -> tuple[int, int]:
 
 
 def require_pixels(source: Path | str | bytes, most: int) -> None:
-    """Check the number of pixels of an image by its header; nothing is decoded.
-
-    Raises:
-        MediaError: it has more, or it is missing or not an image.
-    """
+    """Check the number of pixels of an image by its header alone; MediaError if it has more, or is no image."""
     name = describe_input(source)
     try:
         with opened_image(source) as image:
@@ -145,11 +137,7 @@ def require_pixels(source: Path | str | bytes, most: int) -> None:
 
 @contextlib.contextmanager
 def opened_media(path: Path | str, kind: str) -> Iterator[BinaryIO]:
-    """Open a file of a kind such as 'image', whose contents are not checked.
-
-    Raises:
-        MediaError: the file is missing, cannot be read, or is not a regular file.
-    """
+    """Open a file of a kind such as 'image', unchecked; MediaError if it is no regular file or cannot be read."""
     try:
         stream = open_file(path)
     except FileNotFoundError:

@@ -35,10 +35,7 @@ class Score(NamedTuple):
 
 
 def format_value(value: float, decimals: int = 2, sign: Literal["", "+"] = "") -> str:
-    """Write a score with a number of decimals; from a million on with two significant digits, as 4.0e+97.
-
-    `sign` is '+' to write the sign of positive values.
-    """
+    """Write a score with some decimals, from a million on as 4.0e+97; `sign` '+' writes the sign of positive values."""
     return f"{value:{sign}.1e}" if abs(value) >= SCIENTIFIC else f"{value:{sign}.{decimals}f}"
 
 

@@ -36,10 +36,7 @@ def cider_statistics(hypotheses: Sequence[str], references: References) -> Stati
 
 
 def rouge_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Compute ROUGE-L (Lin, 2004) of every segment: longest common subsequence, best precision and best recall.
-
-    The statistics are the score of the segment and 1, (N, 2).
-    """
+    """Compute ROUGE-L (Lin, 2004) of segments, with the best precision and recall: score and 1, (N, 2)."""
     rows = np.ones((len(hypotheses), 2))
     for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
         tokens, groups = hypothesis.split(), [reference.split() for reference in item_references]

@@ -130,10 +130,7 @@ def approximate_randomisation(
 def _exchanged_totals(
     first: Statistics, second: Statistics, trials: int, random: np.random.Generator
 ) -> Iterator[Statistics]:
-    """Compute the summed statistics of the first output after random exchanges, in blocks with bounded memory.
-
-    Blocks are (block, k).
-    """
+    """Compute the summed statistics of the first output after random exchanges, in blocks (block, k)."""
     segments = len(first)
     height = max(1, BLOCK_BYTES // (8 * max(1, segments)))
     second_total, difference = second.sum(axis=0), first - second

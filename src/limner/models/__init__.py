@@ -62,9 +62,5 @@ else:
 
 
 def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
-    """Build the model that the class of its settings selects, with random weights, in training mode, on the CPU.
-
-    Raises:
-        SettingsError: the model needs image features that `inputs` does not have.
-    """
+    """Build the model of its settings, random, in training mode, on the CPU; SettingsError for missing features."""
     return cast(Model, MODELS[type(settings)](settings, inputs))

@@ -94,11 +94,7 @@ class HMM(nn.Module):
             self.register_buffer(name, values)
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Estimate the probabilities from token ids by expectation maximisation; replaces an earlier estimate.
-
-        Raises:
-            TrainingError: there are no sentences, or an id is not a word of the vocabulary.
-        """
+        """Estimate the probabilities by expectation maximisation, anew; TrainingError for no sentences or wrong ids."""
         best: Iteration | None = None
         for restart in range(self.settings.restarts):
             for last in baum_welch(sentences, self.vocab_size, self.settings, self.settings.seed + restart):

@@ -130,11 +130,7 @@ class NGram(nn.Module):
         return Table(*(getattr(self, f"{name}_{order}") for name in Table._fields))
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Estimate the probabilities of all orders from counts of token ids; replaces an earlier estimate.
-
-        Raises:
-            TrainingError: there are no sentences, or an id is not a word of the vocabulary.
-        """
+        """Estimate the probabilities of all orders from counts, anew; TrainingError for no sentences or wrong ids."""
         like, vocab, cutoff = self.log_probs_1, self.vocab_size, self.settings.cutoff
         stream = self._stream(sentences)
         positions = np.flatnonzero(stream != SPECIAL_TOKENS.bos)  # positions of the counted words
@@ -222,11 +218,7 @@ class NGram(nn.Module):
         return log_probs
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> object:
-        """Load tables of any size; see `nn.Module.load_state_dict` for the arguments.
-
-        Raises:
-            RunError: the unigrams have another vocabulary size, or the tensors of a table are inconsistent.
-        """
+        """Load tables of any size, see `nn.Module`; RunError if they do not fit one another or the vocabulary."""
         unigrams = state_dict.get("log_probs_1", self.log_probs_1)
         if unigrams.shape != self.log_probs_1.shape:
             raise RunError(

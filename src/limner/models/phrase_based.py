@@ -203,8 +203,7 @@ class PhraseBased(nn.Module):
 
     def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
         """Estimate the language model, or read it from the file of the settings."""
-        from limner.smt.arpa import read_arpa
-        from limner.smt.language_model import estimate
+        from limner.smt.language_model import estimate, read_arpa
 
         order, file = self.settings.order, self.settings.language_model_file
         if file is not None:
@@ -270,11 +269,7 @@ class PhraseBased(nn.Module):
         self._system = None
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> object:
-        """Load tables of any size; see `nn.Module.load_state_dict` for the arguments.
-
-        Raises:
-            RunError: the tensors do not fit one another or the vocabularies.
-        """
+        """Load tables of any size, see `nn.Module`; RunError if they do not fit one another or the vocabularies."""
         if all(name in state_dict for name in self._DTYPES):  # missing tensors are reported below
             _check({name: state_dict[name] for name in self._DTYPES}, self.vocab_size, self.source_vocab_size)
         for name, buffer in self.named_buffers():

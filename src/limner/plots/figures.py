@@ -107,10 +107,7 @@ def _lines(axes: Axes, lines: Mapping[str, Sequence[Point]]) -> None:
 
 
 def gradient_norms(norms: Mapping[str, Sequence[float]]) -> Figure:
-    """Plot norms of the Jacobian of the recurrent state at the distances 0, 1, 2, … in tokens, on a logarithmic axis.
-
-    Norms of zero are left out.
-    """
+    """Plot norms of the Jacobian of the recurrent state by distance in tokens, logarithmic, without norms of zero."""
     figure, axes = _axes("Norm of the Jacobian of the state", "distance, tokens")
     positive = {
         label: [(float(distance), norm) for distance, norm in enumerate(values) if norm > 0]

@@ -146,11 +146,7 @@ def pair_log_probs(
     tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Tensor:
-    """Compute the exact log-probability of every sentence given every image; see `score_tiles` for arguments.
-
-    Returns:
-        Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.
-    """
+    """Compute log P(w|I) of all pairs, (S, I), on the CPU or in a file; see `score_tiles` for arguments."""
     matrix = allocate_matrix((len(targets), len(items)), budget)
     for tile in score_tiles(
         model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
@@ -222,11 +218,7 @@ class RetrievalCost(NamedTuple):
 def retrieval_cost(
     model: TrainedModel, examples: Examples, others: Sequence[Item], exact: bool
 ) -> RetrievalCost | None:
-    """Measure a block of `MEASURED_SENTENCES` and `MEASURED_IMAGES`, and estimate `evaluate_retrieval` from it.
-
-    Returns:
-        The cost; None for fewer than `MANY_PAIRS`, and where an item has no image.
-    """
+    """Estimate the cost of `evaluate_retrieval` from a block of pairs; None for few pairs, or without images."""
     count, images = len(examples.targets), [*examples.items, *others]
     if count * len(images) < MANY_PAIRS or any(item.media_path is None for item in images):
         return None

@@ -184,11 +184,7 @@ DIGITS = 12
 def marginal_items(
     model: TrainedModel, collection: Collection, features: FeatureStore, count: int = MARGINAL_IMAGES
 ) -> list[Item]:
-    """Draw the training images over which P(w) is the mean of P(w|I').
-
-    Raises:
-        CollectionError: the training split has no image with features.
-    """
+    """Draw the training images over which P(w) is the mean of P(w|I'); CollectionError if there is none."""
     split = model.recipe.data.train
     items = sample_items(collection, split, features, count)
     if not items:

@@ -150,11 +150,7 @@ class Concepts:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read the concepts of a run directory; None where it has none.
-
-        Raises:
-            RunError: a file is damaged.
-        """
+        """Read the concepts of a run directory, None where it has none; RunError if a file is damaged."""
         path = folder / FILE
         if not path.exists():
             return None
@@ -196,11 +192,7 @@ class Concepts:
         return np.asarray(row)
 
     def of_vectors(self, vectors: Vector, columns: Sequence[int] | slice = slice(None)) -> Vector:
-        """Compute the probability (N, C) of all concepts or of some, of pooled features (N, D).
-
-        Raises:
-            BackboneError: the weights of the backbone cannot be read.
-        """
+        """Compute the probability (N, C) of concepts, of pooled features (N, D); BackboneError without weights."""
         logits, gain = vectors @ self.weight[columns].T + self.bias[columns], self.gain[columns]
         if gain.any():
             weight, bias, classes = self._classifier

@@ -54,11 +54,7 @@ class Record(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a record from a JSON file.
-
-        Raises:
-            RunError: the file is missing or is not a record of this class; names the file and the key.
-        """
+        """Read a record from a JSON file; RunError, which names file and key, if it is no record of this class."""
         try:
             return cls.model_validate(read_json_file(path))
         except OSError as error:
@@ -126,11 +122,7 @@ class LogLine(Record):
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """Read a training log; an incomplete last line, as an interrupted program leaves it, is ignored.
-
-    Raises:
-        RunError: the file cannot be read or another line is damaged; names the file and the line.
-    """
+    """Read a log, without an incomplete last line, as after an interruption; RunError if another is damaged."""
     try:
         lines = read_bytes(path).splitlines()
     except OSError as error:
@@ -364,11 +356,7 @@ def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
 
 
 def load_evaluation(run: Path, split: str) -> Evaluation:
-    """Read the stored evaluation of a run that is compared: RUN/evaluation/SPLIT.json, or a newer partial one.
-
-    Raises:
-        RunError: there is none, or it is damaged.
-    """
+    """Read the evaluation of a run to compare, RUN/evaluation/SPLIT.json or a newer partial one; RunError for none."""
     path, stored = _paths(run, split)[0], stored_evaluations(run, split)
     if stored:
         newest = max(stored, key=lambda file: file.stat().st_mtime_ns)

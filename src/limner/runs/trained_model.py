@@ -199,11 +199,7 @@ def _load_tokenizer(path: Path, expected: str, size: int) -> Tokenizer:
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
-    """Load all weights of a model by name; the tables of count-based models may have any shape.
-
-    Raises:
-        RunError: names or shapes do not match; names the origin of the weights.
-    """
+    """Load all weights by name; tables of count-based models have any shape; RunError if others do not match."""
     tensors, parameters = model.state_dict(), dict(model.named_parameters())
     unknown, missing = sorted(set(weights) - set(tensors)), sorted(set(tensors) - set(weights))
     if unknown or missing:

@@ -22,18 +22,20 @@ from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import BaseCaptioner
 from limner.generation.engine import Engine
-from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import (
     MAX_SOURCE_TOKENS,
     UNKNOWN_SOURCE,
     MissingImage,
+    MustInclude,
     all_translations,
+    compile_words,
     images_of_sentences,
     missing_image_message,
     require_source_length,
     warn_of_unknown_words,
+    words_of_inputs,
 )
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.media.modality import IMAGE
@@ -129,22 +131,13 @@ class ExportedModel:
         return sum((self._folder / name).stat().st_size for name in (ENCODER, STEP)) // 4
 
     def model(self, settings: DecodingSettings) -> GraphModel:
-        """Return the graphs as a step model.
-
-        Raises:
-            SettingsError: the settings need torch.
-        """
+        """Return the graphs as a step model; SettingsError if the settings need torch."""
         if settings.precision != "fp32":
             raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
         return self._model
 
     def read(self, image: ImageInput) -> Pixels:
-        """Open an image, and resize it for the backbone.
-
-        Raises:
-            MediaError: the image cannot be read.
-            RunError: the model was exported without its backbone.
-        """
+        """Open an image, resized for the backbone; MediaError if it is damaged, RunError without a backbone."""
         if not self.manifest.features:
             open_image(image)
             return np.zeros((1, 0, 0, 3), np.uint8)
@@ -153,11 +146,7 @@ class ExportedModel:
         return self.backbone.read(image)
 
     def features_of(self, images: Sequence[Pixels]) -> list[ImageFeatures]:
-        """Compute the features of images, as `read` returns them, with the exported backbone.
-
-        Raises:
-            RunError: a feature is not finite.
-        """
+        """Compute the features of images, as `read` returns them; RunError if one is not finite."""
         if self.backbone is None or not images:
             return [{} for _ in images]
         computed = self.backbone(np.stack(images))
@@ -337,11 +326,7 @@ def load_translator(folder: Path | str) -> ExportedTranslator:
 
 
 def load(folder: Path | str) -> ExportedCaptioner | ExportedTranslator:
-    """Load an exported model.
-
-    Raises:
-        RunError: the folder is not an exported model, or a file is damaged or of another version.
-    """
+    """Load an exported model; RunError if it is none, or a file is damaged or of another version."""
     folder = Path(folder)
     exported = read_exported(folder)
     kind = ExportedCaptioner if exported.manifest.source_lang is None else ExportedTranslator

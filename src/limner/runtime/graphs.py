@@ -154,11 +154,7 @@ class Graph:
         self.outputs = tuple(argument.name for argument in self._session.get_outputs())
 
     def __call__(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Compute all outputs by name; values that are not inputs of the graph are ignored.
-
-        Raises:
-            RunError: the graph does not take these values, or takes too long.
-        """
+        """Compute all outputs by name; unused values are ignored; RunError for missing ones, or after the limit."""
         from onnxruntime import RunOptions
 
         try:
@@ -313,11 +309,7 @@ class GraphModel:
         return available_memory()
 
     def encode(self, requests: Sequence[Request]) -> EncodedInputs:
-        """Encode the features and source sentences of requests; the features of a missing image are zero.
-
-        Raises:
-            SettingsError: features have another kind or shape than the model reads.
-        """
+        """Encode features, zero for a missing image, and source sentences; SettingsError for another kind or shape."""
         inputs: dict[str, NDArray[Any]] = {"present": np.array([bool(request.features) for request in requests])}
         for expected in self._features:
             rows = np.zeros((len(requests), *expected.shape), np.float32)
@@ -342,11 +334,7 @@ class GraphModel:
         return memory.start
 
     def step(self, tokens: NDArray[np.int64], memory: EncodedInputs, state: Tensors) -> tuple[NumpyNextTokens, Tensors]:
-        """Compute the log-probabilities after the last tokens (N, K), and the next state.
-
-        Raises:
-            RunError: a probability is NaN.
-        """
+        """Compute the log-probabilities after the last tokens (N, K), and the next state; RunError if one is NaN."""
         results = self._step({TOKENS: tokens.reshape(-1), **memory.constant, **state})
         log_probs = results[LOG_PROBS]
         if np.isnan(log_probs[:, :1]).any():  # a NaN spreads to all probabilities of its row

@@ -126,11 +126,7 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and verify generation.json.
-
-    Raises:
-        RunError: the file is missing, damaged, edited, or of another version.
-    """
+    """Read and verify generation.json; RunError if the file is missing, damaged, edited, or of another version."""
     path = folder / MANIFEST
     try:
         values = parse_json(read_bytes(path))
@@ -161,11 +157,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_exported(folder: Path) -> Exported:
-    """Read all files of an exported model and verify their checksums.
-
-    Raises:
-        RunError: a file is missing, damaged or edited.
-    """
+    """Read all files of an exported model and verify their checksums; RunError if one is missing or damaged."""
     manifest = read_manifest(folder)
     files = {name: _read_verified(folder / name, expected) for name, expected in manifest.files.items()}
     return Exported(manifest, files)
@@ -187,11 +179,7 @@ def _read_verified(path: Path, expected: str) -> bytes:
 
 
 def _require_consistent(path: Path, manifest: Manifest) -> None:
-    """Check that the names of the files and the special tokens are as expected.
-
-    Raises:
-        RunError: the names of the files or the special tokens differ.
-    """
+    """Check the names of the files and the special tokens; RunError if they are not as expected."""
     needed = {ENCODER, STEP, TOKENIZER}
     needed |= {SOURCE_TOKENIZER} if manifest.source_lang is not None else set()
     needed |= {BACKBONE} if manifest.preprocessing is not None else set()

@@ -143,10 +143,7 @@ class System(NamedTuple):
     limits: Limits
 
     def translate(self, source: Sequence[int], copies: Sequence[int], n_best: int = 1) -> list[ScoredTranslation]:
-        """Translate a sentence of at least one word.
-
-        For `copies` see `search`. The translations have different words, the best first.
-        """
+        """Translate a sentence of at least one word, best first, in different words; for `copies` see `search`."""
         words = np.array(source, dtype=np.int64)
         options, lattice, final = search(
             self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits

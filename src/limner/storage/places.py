@@ -31,11 +31,7 @@ _CAUSES = (
 
 
 def place(path: Path | str) -> Path:
-    """Return a folder as a path, or the URI of an object store as an object with the methods of a path.
-
-    Raises:
-        SettingsError: the URI is of an unknown store, or the extra is not installed.
-    """
+    """Return a folder, or the URI of an object store as a path; SettingsError if it is unknown, or not installed."""
     if is_remote(path) or (match := _URI.fullmatch(str(path))) is None:
         return path if not isinstance(path, str) else Path(path)
     scheme, rest = match.groups()
@@ -136,11 +132,7 @@ def write_errors_raised_as(error_type: type[LimnerError], path: Path, remedy: st
 
 
 def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
-    """Open the newest version of a table.
-
-    Raises:
-        OSError, ValueError: the table is damaged, or its newest version is missing; see `damage_raised_as`.
-    """
+    """Open the newest version of a table; OSError or ValueError if it is damaged, see `damage_raised_as`."""
     import lance
 
     newest = 0 if is_remote(path) else _newest_version(path)  # first: another process may add versions meanwhile
@@ -189,11 +181,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_record(kind: type[Record], file: Path, version: int, error_type: type[LimnerError], remedy: str) -> Record:
-    """Read the record of an index.
-
-    Raises:
-        LimnerError: the file is missing, damaged, or of another version; of type `error_type`.
-    """
+    """Read the record of an index; `error_type` if it is missing, damaged, or of another version."""
     try:
         values = read_json_file(file)
         if isinstance(values, dict) and values.get("version") != version:

@@ -44,11 +44,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def read_tensors(path: Path, error_type: type[LimnerError] = RunError, remedy: str = RESTORE) -> TensorFile:
-    """Read a safetensors file and verify its checksum.
-
-    Raises:
-        LimnerError: of type `error_type`: the file is missing or damaged, or a tensor contains NaN or infinity.
-    """
+    """Read safetensors and verify the checksum; `error_type` for damage, NaN or infinity."""
     try:
         require_regular(path)
         with safe_open(path, framework="pt") as stored:

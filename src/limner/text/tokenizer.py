@@ -227,12 +227,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a tokenizer written by `save`.
-
-        Raises:
-            RunError: the file is missing, damaged or was not written by Limner, or the stored settings or compound
-                parts are invalid in this version.
-        """
+        """Read a tokenizer written by `save`; RunError if it is missing, damaged, or invalid in this version."""
         try:
             content = read_json_file(path)
             settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)

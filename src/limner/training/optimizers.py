@@ -21,11 +21,7 @@ from limner.runs.training_settings import (
 
 
 def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: TrainingSettings) -> Optimizer:
-    """Build the optimizer, with one parameter group for each combination of weight decay and learning-rate factor.
-
-    Raises:
-        SettingsError: a pattern in `weight_decay` or `lr_factors` matches no parameter.
-    """
+    """Build the optimizer, one group per weight decay and learning-rate factor; SettingsError for unused patterns."""
     named = list(parameters)
     decays = _match_patterns(named, settings.weight_decay, 0.0, "weight_decay")
     factors = _match_patterns(named, settings.lr_factors, 1.0, "lr_factors")

@@ -50,10 +50,7 @@ def expresses_sense(sentence: str, nouns: frozenset[str], other_nouns: frozenset
 
 
 def items_of_other_sense(items: Sequence[Item], seed: int) -> Mapping[str, Item]:
-    """Choose for each item, by id, a random item whose image shows the other sense of the same word.
-
-    Items without a sense label, or without an item of the other sense, are left out.
-    """
+    """Choose for items, by id, a random item of the other sense of the word; items without one are left out."""
     by_label: dict[str, list[Item]] = {}
     for item in items:
         if item.label is not None:

@@ -140,10 +140,7 @@ def pointing_hits(weights: Weights, centre_inside: NDArray[np.bool_]) -> Weights
 
 
 def centre_prior(grid: tuple[int, int], sigma: float) -> Weights:
-    """Compute a Gaussian over the locations of a grid around its centre, (L,), with a sum of 1.
-
-    `sigma` is the standard deviation as a fraction of each side.
-    """
+    """Compute a centred Gaussian over a grid, (L,), of sum 1; `sigma` is in fractions of each side."""
     rows, columns = grid
     y, x = (np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5
     weights = np.exp(-(y[:, None] ** 2 + x**2) / (2 * sigma**2)).ravel()

@@ -23,7 +23,7 @@ from limner.errors import CollectionError, SettingsError
 from limner.evaluation import measurements
 from limner.evaluation.measurements import Diagnosis
 from limner.features.store import FeatureStore
-from limner.inference.collection_features import ControlFeatures, control_features, open_features
+from limner.inference.features import ControlFeatures, control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
 from limner.metrics.significance import LEVEL, too_few_segments
 from limner.progress import StageProgress

@@ -30,8 +30,8 @@ from limner.evaluation import measurements
 from limner.evaluation.measurements import Grounding, GroundingExample, GroundingGroup, GroundingScore
 from limner.features.preprocessing import Preprocessing, encoded_box, location_cells
 from limner.features.spec import FeatureSpec, grid_of
-from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
+from limner.inference.features import open_features
 from limner.media.image import image_size
 from limner.media.modality import IMAGE
 from limner.metrics.base import Statistics, percentage

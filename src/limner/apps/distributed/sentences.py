@@ -22,7 +22,7 @@ from limner.features.encoders.transformers import hash_files
 from limner.files.structured import to_json
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.captioner import Captioner
-from limner.inference.collection_features import open_features
+from limner.inference.features import open_features
 from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
 from limner.inference.load import load_hub
 from limner.progress import Progress
@@ -135,10 +135,7 @@ class GenerationJob(NamedTuple):
 def generator_on(
     address: str, runs: Sequence[Path], collection: Path, journal: Path, device: str
 ) -> Iterator[Generate]:
-    """Yield the function that decodes inputs on the Ray cluster at an address (see `connected`).
-
-    `journal` is the folder for the results of finished units.
-    """
+    """Yield the function that decodes on the Ray cluster at an address; `journal` holds results of finished units."""
     require_folder(collection)
     folders, place, folder = tuple(run.absolute() for run in runs), collection.absolute(), journal.absolute()
     with connected(address) as cluster:

@@ -35,10 +35,7 @@ def existing_path(path: Path) -> Path:
 
 
 def caption_of_sidecar(image: Path) -> str:
-    """Return the caption in the sidecar of an image, or else in photo.xmp, as Adobe's programs write; empty for none.
-
-    MetadataError if the sidecar cannot be read.
-    """
+    """Return the caption in a sidecar, or photo.xmp as Adobe's programs write, or empty; MetadataError if damaged."""
     caption = ""
     if (sidecar := sidecar_path(image)).exists():
         with _errors_named(sidecar):

@@ -25,8 +25,8 @@ from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError, SettingsError
 from limner.features.spec import FeatureSpec, attended_area, grid_of
 from limner.files import write_text
-from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, count_locations, explain
+from limner.inference.features import open_features
 from limner.media.image import image_size
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames

@@ -57,10 +57,7 @@ def beam_tree(explanation: BeamExplanation) -> Figure:
 
 
 def _layout(tree: BeamTree) -> list[tuple[int, float]]:
-    """Place the nodes: column by step; rows in the order of their parents, so that no two arrows cross.
-
-    The rows of a column are centred at 0.
-    """
+    """Place the nodes: column by step, rows in the order of their parents without crossings, centred at 0."""
     columns: list[list[int]] = [[0]]
     while True:
         order = {number: place for place, number in enumerate(columns[-1])}

@@ -61,10 +61,7 @@ class Thumbnails:
         self._cache: dict[tuple[str, int], str | None] = {}
 
     def __call__(self, path: str | None, side: int) -> str | None:
-        """Return the data URL of an image file whose longer side is at most `side` pixels, or of a strip of key frames.
-
-        None if the image is missing, damaged or over the budget.
-        """
+        """Data URL of an image of at most `side` pixels, or of key frames; None if damaged or over the budget."""
         if path is None:
             return None
         if (path, side) not in self._cache:
@@ -182,10 +179,7 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
 
 
 def draw_regions(image: Image.Image, regions: Sequence[tuple[Box, str]]) -> Image.Image:
-    """Draw the boxes of regions (left, top, width and height in pixels), each with its description at its corner.
-
-    The first region is drawn last, on top of the others.
-    """
+    """Draw boxes of regions (left, top, width, height), each with its description; the first lies on top."""
     factor = max(1.0, MIN_SIDE / max(image.size))
     drawing = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.LANCZOS)
     pen, font = ImageDraw.Draw(drawing), _font(REGION_FONT_SIZE)

@@ -190,10 +190,7 @@ def random_ranking(score: Score) -> float | None:
 
 
 def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) -> dict[str, Any]:
-    """A headline number with bars of the model and of its baselines; lengths are relative to the longest bar.
-
-    Values that are not finite have no bar.
-    """
+    """A headline number with bars of the model and its baselines, relative to the longest; none if not finite."""
     values = [Baseline("this model", score.value), *compared]
     longest = max((bar.value for bar in values if isfinite(bar.value)), default=0.0)
     shares = [bar.value / longest if isfinite(bar.value) and longest > 0 else 0.0 for bar in values]

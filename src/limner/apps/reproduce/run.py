@@ -29,7 +29,7 @@ from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.gradients import measure_gradients
 from limner.evaluation.retrieval import require_shortlist
 from limner.features.store import FeatureStore
-from limner.inference.collection_features import control_features, open_features
+from limner.inference.features import control_features, open_features
 from limner.models.phrase_based import PhraseBasedSettings
 from limner.progress import StageProgress
 from limner.retrieval.marginal import MARGINAL_IMAGES

@@ -13,7 +13,7 @@ from limner.bounds import FewOrNone, Level, Measured, PositiveWeight
 from limner.data.collection import Collection
 from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.comparison import DAGGERS
-from limner.inference.collection_features import ImageControl
+from limner.inference.features import ImageControl
 from limner.metrics import METRICS
 from limner.metrics.base import format_value
 from limner.runs.recipe import TABLES_FILE, recipe_folder

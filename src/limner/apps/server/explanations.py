@@ -19,7 +19,7 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.torch_models import mean_log_probs
 from limner.inference.explain import explain as explain_sentences
 from limner.inference.explain import words_of
-from limner.inference.new_images import new_item
+from limner.inference.features import new_item
 from limner.layers.functional import precise
 from limner.models.protocols import device_of
 

@@ -23,9 +23,8 @@ from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
 from limner.files.structured import to_json
-from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
-from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
+from limner.generation.sentences import MAX_SOURCE_TOKENS, compile_words, require_source_length, words_of_inputs
 from limner.media.image import image_name, image_size, require_pixels
 from limner.runtime.generators import BaseTranslator
 from limner.text.tokenizer import Tokenizer
@@ -69,11 +68,7 @@ class RequestFeatures:
         self.cache = cache
 
     def __call__(self, requests: Sequence[Request]) -> list[StoredFeatures | None]:
-        """Return the features of the image of each job; images of equal shape are encoded together.
-
-        Raises:
-            BackboneError: a feature is not finite.
-        """
+        """Return the features of the image of each job, encoded by shape; BackboneError if one is not finite."""
         jobs = cast("Sequence[Job]", requests)
         batches: dict[tuple[Backbone, tuple[int, ...]], dict[str, EncoderInput]] = {}
         for job in jobs:

@@ -163,11 +163,7 @@ class ServiceEngine:
         return await self.compute("explain", read)
 
     async def compute(self, kind: Kind, function: Callable[[], Result]) -> Result:
-        """Call a function in a thread of its kind, and count the call as a request.
-
-        Raises:
-            ServerError: the queue is full, the service stops, or the time limit has passed.
-        """
+        """Call a function in a thread of its kind, counted as a request; ServerError as in `generate`."""
         if self._computing[kind] >= max(1, self.settings.max_queue // 2):  # leaves places for other kinds
             raise self.queue_full()
         self._accept()
@@ -187,11 +183,7 @@ class ServiceEngine:
             raise self.too_late() from None
 
     def _accept(self) -> None:
-        """Count a request.
-
-        Raises:
-            ServerError: too many requests wait, or the service is stopping.
-        """
+        """Count a request; ServerError if too many requests wait, or the service is stopping."""
         if self.stopping:
             raise ServerError("the service is stopping; repeat the request when it has started again", status=503)
         if self.active >= self.settings.max_queue:

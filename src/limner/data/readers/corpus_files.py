@@ -63,11 +63,7 @@ def assign_split(id: str, options: ReaderOptions) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file, decompressed if its name ends in `.gz`.
-
-    Raises:
-        CollectionError: the file cannot be read, is empty or is not UTF-8.
-    """
+    """Read UTF-8 text, decompressed for `.gz`; CollectionError if it cannot be read, is empty or is not UTF-8."""
     try:
         data = read_bytes(path)
         if path.suffix == ".gz":
@@ -138,11 +134,7 @@ def require_field(entry: Any, key: str, kind: type, location: SourceLocation) ->
 
 
 def find_files(source: Path, patterns: Iterable[str], description: str) -> list[Path]:
-    """Files of a folder that match the first pattern with a match; `source` itself if it is a file.
-
-    Raises:
-        CollectionError: no file matches.
-    """
+    """Files of a folder by the first pattern with a match, or `source`, if it is a file; CollectionError for none."""
     if source.is_file():
         return [source]
     if not source.is_dir():
@@ -180,11 +172,7 @@ class ImageFolder:
         return cls(options.images or next((folder for folder in candidates if folder.is_dir()), root), builder)
 
     def find(self, name: str) -> Path | None:
-        """Find the image with this path relative to the folder, or the only image that the name can denote.
-
-        Raises:
-            CollectionError: the name can denote several images; the message names two.
-        """
+        """Find the image of a relative path, or the only image that a name can denote; CollectionError for several."""
         paths = self._paths.get(image_key(name), {})
         if name in paths:
             return paths[name]

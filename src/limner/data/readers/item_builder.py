@@ -79,11 +79,7 @@ class ItemBuilder:
         """Counts of skipped entries and of oddities of the source."""
 
     def key(self, name: str, location: SourceLocation) -> str:
-        """Item id of an image: its name without folders and suffix.
-
-        Raises:
-            CollectionError: another image has the same key; the message names both.
-        """
+        """Item id of an image: its name without folders and suffix; CollectionError if another image has the same."""
         key = image_key(name)
         known, known_location = self._names.setdefault(key, (name, location))
         if not may_be_same_image(known, name):
@@ -102,11 +98,7 @@ class ItemBuilder:
         image: Path | str | None = None,
         label: str | None = None,
     ) -> None:
-        """Add an item; adding it again with the same contents has no effect.
-
-        Raises:
-            CollectionError: the id or the split is empty, or the id was added with other contents.
-        """
+        """Add an item, or nothing if it is added again; CollectionError without id or split, or for other contents."""
         if not id or not split:
             raise CollectionError(f"{location}: the {'split' if id else 'id'} is empty; give every item both")
         path = None if image is None else str(image)
@@ -180,11 +172,7 @@ class ItemBuilder:
         return matches
 
     def skip(self, reason: str, name: str, location: SourceLocation) -> None:
-        """Count a skipped entry by reason, a plural noun phrase such as 'sentences whose image is missing'.
-
-        Raises:
-            CollectionError: the builder is strict.
-        """
+        """Count a skipped entry by a reason such as 'sentences whose image is missing'; CollectionError if strict."""
         if self._strict:
             raise CollectionError(f"{location}: '{name}': {reason}; correct the source, or read it without 'strict'")
         self.tally.skip(reason, name)

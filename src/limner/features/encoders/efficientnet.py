@@ -95,11 +95,7 @@ def round_channels(channels: float) -> int:
 
 
 def load_efficientnet(name: str) -> PretrainedNetwork:
-    """Load a network of `VARIANTS` with the weights of its package.
-
-    Raises:
-        BackboneError: there is no such variant, its package is not installed, or its weights cannot be read.
-    """
+    """Load a network of `VARIANTS` with the weights of its package; BackboneError if they cannot be read."""
     if name not in VARIANTS:
         raise BackboneError(
             f"{name}: expected {', '.join(VARIANTS)}; other networks are read from a folder or the hub"

@@ -182,11 +182,7 @@ def _window_and_bands(rate: int, settings: LogMelSettings) -> tuple[Samples, Sam
 
 
 def _blocks_of_frames(file: AudioFile, settings: LogMelSettings) -> Iterator[Samples]:
-    """Split a recording into overlapping blocks of whole frames.
-
-    Raises:
-        MediaError: the file cannot be read to its end, or is shorter than one window.
-    """
+    """Split a recording into overlapping blocks of whole frames; MediaError if it is damaged or too short."""
     window, hop = frame_sizes(file.rate, settings)
     count, rest = 0, np.zeros(0)
     for block in file.blocks(_BLOCK_SECONDS):

@@ -107,11 +107,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def find_weights(name: str) -> Path:
-    """Find the weight file in the package of a variant, without importing the package.
-
-    Raises:
-        BackboneError: the package is not installed.
-    """
+    """Find the weight file in a package, without importing it; BackboneError if it is not installed."""
     package = _PACKAGE.format(name)
     module = importlib.util.find_spec(package.replace("-", "_"))
     folders = [] if module is None else list(module.submodule_search_locations or ())

@@ -55,11 +55,7 @@ _RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enum
 
 
 def load_pretrained(name: str) -> PretrainedNetwork:
-    """Load a network, its preprocessing and the names of its layers from a folder of transformers, or from the hub.
-
-    Raises:
-        BackboneError: the network cannot be found or loaded, or its folder refers to Python code.
-    """
+    """Load a network, its preprocessing and layer names, by folder or from the hub; BackboneError if that fails."""
     folder = find_folder(name)
     module, trained_pooler = _load_module(name, folder)
     return PretrainedNetwork(
@@ -74,11 +70,7 @@ def load_pretrained(name: str) -> PretrainedNetwork:
 
 
 def find_folder(name: str) -> Path:
-    """Find the folder of a network, downloading it from the hub where `name` is not a folder.
-
-    Raises:
-        BackboneError: there is no such network, or its folder refers to Python code.
-    """
+    """Find the folder of a network, downloaded if it is none; BackboneError if there is none, or it has code."""
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):

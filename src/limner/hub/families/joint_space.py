@@ -111,11 +111,7 @@ class HubSpace(HubModel):
 
     @torch.no_grad()
     def sentence_vectors(self, sentences: Sequence[str]) -> Vectors:
-        """Compute the vectors of sentences, (N, J); SigLIP pads them to the length of its training, without a mask.
-
-        Raises:
-            SettingsError: a sentence has no words.
-        """
+        """Compute the vectors of sentences, (N, J), for SigLIP padded without a mask; SettingsError for no words."""
         if not all(text.strip() for text in sentences):
             raise SettingsError("the sentence has no words; describe an image, such as 'a dog on the beach'")
         is_siglip = self.config.model_type.startswith("siglip")

@@ -68,10 +68,7 @@ class Corpus(NamedTuple):
 
 
 def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], Corpus]:
-    """Normalise the sentences of a corpus and look up its words and phrases.
-
-    The first result is the index of every distinct sentence.
-    """
+    """Normalise a corpus and look up its words and phrases; also the index of every distinct sentence."""
     place, used = data.folder(), data.modules(lang)
     normalise = Normaliser(lang, data.prefixes(place, lang))
     numbers: dict[str, int] = {}
@@ -172,10 +169,7 @@ class Normaliser:
     """Normalisation of sentences in one language."""
 
     def __init__(self, lang: str, prefixes: Mapping[str, bool]) -> None:
-        """Prepare the rules.
-
-        Abbreviations have a full stop that belongs to them; true if only before digits.
-        """
+        """Prepare the rules. Abbreviations have a full stop that belongs to them; true if only before digits."""
         apostrophes = _RULES["apostrophes"]
         rules = [*_RULES["steps"], *apostrophes.get(lang, apostrophes["others"])]
         self._steps = [

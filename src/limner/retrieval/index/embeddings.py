@@ -71,11 +71,7 @@ def embeddings_kind(retriever: TrainedModel | None, features: FeatureStore | Non
 
 
 def require_retriever(retriever: TrainedModel) -> None:
-    """Check that a model embeds sentences and images in one space.
-
-    Raises:
-        SettingsError: the model has no such space, or was not loaded from a folder.
-    """
+    """Check that a model of a folder embeds sentences and images in one space; SettingsError if not."""
     if not isinstance(retriever.model, TwoTower):
         raise SettingsError(
             f"retriever: expected a model that embeds images and sentences, such as 'two_tower', got "

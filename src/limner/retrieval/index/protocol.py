@@ -193,11 +193,7 @@ class CollectionIndexRecord(Settings):
         write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
 
     def require_files(self, index: Path, *, every: bool) -> None:
-        """Verify each file of the index: as a whole, or its size and a sample of its blocks (`FileBlocks`).
-
-        Raises:
-            SearchIndexError: a file is missing or damaged.
-        """
+        """Verify the files of the index, or a sample of their blocks (`FileBlocks`); SearchIndexError if damaged."""
         for name, blocks in self.files.items():
             try:
                 intact = blocks.holds(index / name, every)

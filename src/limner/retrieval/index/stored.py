@@ -281,11 +281,7 @@ class IndexedCollection:
     def search(
         self, sentence: str, tokens: Sequence[int], count: int, options: SearchOptions
     ) -> tuple[BestImages, list[Item]]:
-        """Find the best images for a sentence; return the result of the index, and the items of the images.
-
-        Raises:
-            SearchIndexError: an item has another position than when the index was made.
-        """
+        """Find the best images for a sentence, with their items; SearchIndexError if an item has moved."""
 
         def exact_scores(rows: NDArray[np.int64]) -> NDArray[np.float64]:
             candidates = [Item(item_id, "", image=item_id) for item_id in self._ids(rows)]  # features are found by id

@@ -244,10 +244,7 @@ def compose(background: Image.Image, objects: list[PlacedObject]) -> Image.Image
 
 
 def draw_scene(scene: Scene, side: int) -> tuple[Image.Image, list[Box]]:
-    """Draw a scene.
-
-    The boxes (left, top, width, height) are in the order of the scene, and include parts that other objects cover.
-    """
+    """Draw a scene, with the boxes (left, top, width, height) of its objects in order, covered parts included."""
     objects = [place_object(obj, draw_object(obj, side), side) for obj in scene.objects]
     image = compose(draw_background(scene.background, scene.background_seed, side), objects)
     return image, [obj.box for obj in objects]

@@ -101,10 +101,7 @@ def _light() -> Image.Image:
 
 
 def draw_object(obj: SceneObject, side: int) -> Image.Image:
-    """Draw one object, cropped to its outline.
-
-    The longer side of the object becomes `span` times the side of the whole image. The image is RGBA.
-    """
+    """Draw one object, RGBA, cropped to its outline, whose longer side is `span` times the side of the image."""
     target = max(4, round(obj.span * side))
     pen = Pen(target * OVERSAMPLING, ink_of(obj.colour))
     _draw(pen, obj)

@@ -61,7 +61,7 @@ def random(rounds: int = 3, tokens: int = 20, width: int = 3, count: int = 1) ->
     import transformers
     from PIL import Image
 
-    from limner.hub.families.unprompted import Blip
+    from limner.hub.families.text_generation import Blip
     from limner.hub.generators import HubCaptioner
 
     with tempfile.TemporaryDirectory() as folder:

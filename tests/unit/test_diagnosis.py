@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
-from limner.apps.diagnosis.ambiguity import expresses_sense, find_ambiguous_inputs
+from limner.apps.diagnosis.diagnose import expresses_sense, find_ambiguous_inputs
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, ItemSentence

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from limner.apps.diagnosis import ambiguity
+import numpy as np
+
 from limner.apps.diagnosis.conditions import (
     PERPLEXITY,
     ConditionComparison,
@@ -17,7 +18,8 @@ from limner.apps.diagnosis.conditions import (
 )
 from limner.data import source_masks
 from limner.data.collection import Collection
-from limner.data.dataset import Examples, FeatureSource
+from limner.data.dataset import Examples, FeatureSource, GenerationInput
+from limner.data.examples import Item
 from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation import measurements
@@ -29,6 +31,8 @@ from limner.metrics.significance import LEVEL, too_few_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.storage.outputs import name_or_default
+from limner.synthetic.scenes import SENSES
+from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
@@ -199,11 +203,11 @@ def _measure_ambiguity(
 ) -> measurements.AmbiguityResult | None:
     """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
     model, source = comparison.model, comparison.model.source
-    if source is None or source.lang != ambiguity.SOURCE_LANG:
+    if source is None or source.lang != SOURCE_LANG:
         return None
     words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
-    ambiguous = ambiguity.find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
-    swapped = ambiguity.items_of_other_sense(comparison.examples.items, comparison.settings.seed)
+    ambiguous = find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
+    swapped = items_of_other_sense(comparison.examples.items, comparison.settings.seed)
     included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
     if not included:
         return None
@@ -212,8 +216,8 @@ def _measure_ambiguity(
     def sense_accuracy(name: str, best: Iterable[Sentence]) -> ConditionOutput:
         hypotheses = [model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
         pairs = list(zip(hypotheses, included, strict=True))
-        correct = [(int(ambiguity.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
-        incorrect = [(int(ambiguity.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+        correct = [(int(expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+        incorrect = [(int(expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
         metrics = [item_percentage("correct_sense", correct, inputs), item_percentage("other_sense", incorrect, inputs)]
         return ConditionOutput(name, hypotheses, metrics)
 
@@ -224,3 +228,71 @@ def _measure_ambiguity(
         outputs.insert(1, sense_accuracy("swapped", hypotheses))
     compared, excluded = comparison.compare(outputs, "ambiguous words"), len(ambiguous) - len(included)
     return measurements.AmbiguityResult(sentences=len(included), excluded=excluded, conditions=compared)
+
+
+SOURCE_LANG = "en"  # language of the ambiguous words
+
+
+class AmbiguousInput(NamedTuple):
+    """A source sentence with an ambiguous word, and the target nouns of both senses."""
+
+    position: int  # position in the sequence of inputs
+    correct: frozenset[str]  # case-folded target nouns of the sense that the image shows
+    incorrect: frozenset[str]  # case-folded target nouns of the other sense
+
+
+def find_ambiguous_inputs(
+    inputs: Sequence[GenerationInput], words: Sequence[Sequence[str]], lang: str
+) -> list[AmbiguousInput]:
+    """Find the source sentences that contain the ambiguous word of their item's label.
+
+    `words` are the words of each English source sentence. Words whose senses have the same translation (French 'grue')
+    are left out.
+    """
+    ambiguous = []
+    for position, (entry, sentence) in enumerate(zip(inputs, words, strict=True)):
+        other_label = other_sense_label(entry.item)
+        if other_label is None or entry.item.label is None:
+            continue
+        correct, incorrect = (_nouns(label, lang) for label in (entry.item.label, other_label))
+        has_word = other_label.partition(":")[0] in {word.casefold() for word in sentence}
+        if has_word and correct and not correct & incorrect:
+            ambiguous.append(AmbiguousInput(position, correct, incorrect))
+    return ambiguous
+
+
+def expresses_sense(sentence: str, nouns: frozenset[str], other_nouns: frozenset[str]) -> bool:
+    """Whether a tokenised sentence contains a noun of one sense and no noun of the other sense."""
+    words = {word.casefold() for word in sentence.split()}
+    return bool(words & nouns) and not words & other_nouns
+
+
+def items_of_other_sense(items: Sequence[Item], seed: int) -> Mapping[str, Item]:
+    """Choose for items, by id, a random item of the other sense of the word; items without one are left out."""
+    by_label: dict[str, list[Item]] = {}
+    for item in items:
+        if item.label is not None:
+            by_label.setdefault(item.label, []).append(item)
+    rng = np.random.default_rng(seed)
+    chosen = {}
+    for item in items:
+        if candidates := by_label.get(other_sense_label(item) or "", []):
+            chosen[item.id] = candidates[int(rng.integers(len(candidates)))]
+    return chosen
+
+
+def other_sense_label(item: Item) -> str | None:
+    """The label of the other sense, 'bat:club' for 'bat:animal'; None if the item has no sense label."""
+    word, _, sense = (item.label or "").partition(":")
+    senses = SENSES.get(word, ())
+    if sense not in senses:
+        return None
+    return next(f"{word}:{other_sense}" for other_sense in senses if other_sense != sense)
+
+
+def _nouns(label: str, lang: str) -> frozenset[str]:
+    """All inflected forms of a label's noun that the sentences about scenes use."""
+    if lang == "de":
+        noun = NOUNS[label].german
+        return frozenset({noun.casefold(), f"{noun}n".casefold()} if noun in WEAK_NOUNS else {noun.casefold()})
+    return frozenset({NOUNS[label].french}) if lang == "fr" else frozenset()

@@ -6,8 +6,15 @@ from pathlib import Path
 
 from limner.errors import RunError, did_you_mean
 from limner.hub.families.joint_space import HubSpace
-from limner.hub.families.prompted import Blip2, PromptedModel
-from limner.hub.families.unprompted import Blip, Git, MBart50, TextTranslator, VisionEncoderDecoder
+from limner.hub.families.text_generation import (
+    Blip,
+    Blip2,
+    Git,
+    MBart50,
+    PromptedModel,
+    TextTranslator,
+    VisionEncoderDecoder,
+)
 from limner.hub.networks import HubModel
 from limner.runs.pretrained import model_type
 

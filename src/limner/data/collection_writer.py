@@ -66,13 +66,7 @@ class CollectionWriter:
         self._stack.close()
 
     def add(self, items: Sequence[Item]) -> None:
-        """Add items, which are stored on disk until `finish`.
-
-        Raises:
-            SettingsError: a new collection would be a run, or inside of one.
-            CollectionError: the name of a split is impossible; another process writes to the collection; the disk
-                cannot be written.
-        """
+        """Add items, stored on disk until `finish`; SettingsError within a run, CollectionError if it is impossible."""
         for split in {item.split for item in items} - self._names:
             self._names.add(require_name(split, f"{self.path}: the split", CollectionError))
         if items:

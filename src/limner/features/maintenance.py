@@ -48,12 +48,7 @@ class IntactRows(NamedTuple):
 
 
 def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
-    """Remove the damaged rows of a table, which may be missing.
-
-    Raises:
-        FeatureError: the table cannot be opened, has another name, was computed in another way, or cannot be read by
-            this user.
-    """
+    """Remove the damaged rows of a table, if it exists; FeatureError if it is another table, or cannot be opened."""
     if not table_exists(path):
         return IntactRows(IdSet(), 0)
     for file in () if is_remote(path) else path.rglob("*"):

@@ -100,12 +100,7 @@ def damaged_table(path: Path, reason: str) -> DamagedTableError:
 
 
 def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
-    """Read the specification of the features from the schema of their table.
-
-    Raises:
-        DamagedTableError: the specification is missing or damaged, or the columns do not hold features.
-        FeatureError: the table has another name than its folder.
-    """
+    """Read the specification of features from a table; DamagedTableError if damaged, FeatureError for another name."""
     if set(schema.names) != set(COLUMNS):
         raise damaged_table(path, f"expected the columns id, values and {CHECKSUM}, found {', '.join(schema.names)}")
     stored = (schema.metadata or {}).get(_SPEC_KEY)

@@ -167,12 +167,7 @@ def is_file(path: Path) -> bool:
 
 
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:
-    """Decode UTF-8 text, without the byte order mark that some editors write.
-
-    Raises:
-        LimnerError: of type `error_type`: a byte is not UTF-8; the message begins with `where(line)`, the lines counted
-            from 1.
-    """
+    """Decode UTF-8 without byte order mark; `error_type`, which begins with `where(line)` from 1, if it is none."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

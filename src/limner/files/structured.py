@@ -41,12 +41,7 @@ class StructureError(ValueError):
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
-    """Read JSON.
-
-    Raises:
-        StructureError: the text is not valid, nested deeper than `MAX_DEPTH`, has a key twice in one object, or a text
-            with one half of a surrogate pair.
-    """
+    """Read JSON; StructureError if it is invalid, nested too deep, or has a key twice or half of a surrogate pair."""
     try:
         text = text.decode(json.detect_encoding(text), "surrogatepass") if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=_unique_keys)

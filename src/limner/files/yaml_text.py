@@ -52,12 +52,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
-    """Read YAML with plain values only.
-
-    Raises:
-        StructureError: the text is not valid, larger than `MAX_YAML_BYTES`, nested deeper than `MAX_DEPTH`, has a key
-            twice in one mapping, or has more than `MAX_YAML_NODES` values.
-    """
+    """Read YAML with plain values only; StructureError if it is invalid, too large or deep, or has a key twice."""
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_YAML_BYTES:
         raise StructureError(f"expected at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
     try:

@@ -109,12 +109,7 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
     def score(
         self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None
     ) -> list[SentenceScore]:
-        """Compute log P(w | I) of each sentence and its image; one image is the image of all sentences.
-
-        Raises:
-            MediaError: an image cannot be read.
-            SettingsError: a sentence has no words, or is longer than the positions of the network.
-        """
+        """Compute log P(w | I) of sentences and images, or one image; MediaError or SettingsError for bad inputs."""
         inputs = images_of_sentences(sentences, images)
         targets = [self.tokenizer.encode(text) for text in sentences]
         if not all(targets):

@@ -50,14 +50,7 @@ class HubTokenizer(Tokenizer):
     first: tuple[int, ...] = ()
 
     def __init__(self, tokenizer: Any, size: int, lang: str, *, is_source: bool = False) -> None:  # noqa: ANN401
-        """Wrap a tokenizer.
-
-        Args:
-            tokenizer: tokenizer of the transformers library.
-            size: number V of tokens of the network.
-            lang: language of the sentences.
-            is_source: whether sentences are encoded for a translator, with the special tokens of the tokenizer.
-        """
+        """Wrap a tokenizer of a network of V tokens and a language; a source is encoded with special tokens."""
         self.settings = TextSettings(lang=lang, tokenise="space", level="bpe", lowercase=False, max_size=OFFSET + size)
         self.splitter = None
         self._hub, self._is_source, self._lock = tokenizer, is_source, Lock()
@@ -108,12 +101,7 @@ def without_preamble(text: str) -> str:
 
 
 def load_part(folder: Path, kind: str | type, **options: Any) -> Any:  # noqa: ANN401
-    """Load a tokenizer, a preprocessor or a processor, by its class of transformers or its name.
-
-    Raises:
-        BackboneError: the files are missing or damaged.
-        MissingExtraError: a package of the extra `hub` is missing.
-    """
+    """Load a tokenizer, a preprocessor or a processor; BackboneError for damage, MissingExtraError without extra."""
     import transformers
 
     files: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

@@ -57,13 +57,7 @@ class HubModel(ABC):
     """Whether the network reads a prompt, and whole images."""
 
     def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
-        """Load a folder, after the memory of its weights is found to be available.
-
-        Raises:
-            RunError: the configuration cannot be used.
-            BackboneError: the folder refers to code, has no weights in safetensors, or cannot be loaded.
-            ResourceError: there is not enough memory.
-        """
+        """Load a folder; ResourceError without memory, RunError for its configuration, BackboneError for its files."""
         require_safe(str(folder), folder)
         target = find_device(device)
         dtype = getattr(torch, settings.dtype)

@@ -260,12 +260,7 @@ class HierarchicalDifference(NamedTuple):
 
     @property
     def p(self) -> float:
-        """Two-sided p-value: the level at which the interval ends at 0.
-
-        Raises:
-            SettingsError: the variance between runs cannot be estimated; `approximate_randomisation` compares the
-                outputs of one run of each system.
-        """
+        """Two-sided p-value, the level at which the interval ends at 0; SettingsError without variance between runs."""
         if not self.freedom:
             raise SettingsError("expected two or more runs of a system that is not deterministic")
         distance = float(abs(self.difference))

@@ -139,14 +139,7 @@ class PhraseBased(nn.Module):
         self._system: System | None = None  # arrays for compiled code, built from the buffers at first use
 
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
-        """Estimate all tables from the training data, and tune the weights with stacks of a size.
-
-        Returns:
-            Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
-
-        Raises:
-            TrainingError: no known words could be aligned.
-        """
+        """Estimate all tables and tune the weights; return facts for the records; TrainingError without alignment."""
         extra_module("numba", "phrase-based translation", "smt")
         from limner.smt.features import DEFAULT_WEIGHTS
 

@@ -133,12 +133,7 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
 
 
 def local_folder(run: Path | str) -> Path | str:
-    """Return the folder of a model of the hub, downloaded if it is not yet on this machine; other runs unchanged.
-
-    Raises:
-        BackboneError: the hub has no such model or revision, cannot be reached, or has no weights in safetensors.
-        MissingExtraError: the library that downloads it is not installed.
-    """
+    """Return the folder of a model of the hub, downloaded where needed, or the run; BackboneError if that fails."""
     name = str(run)
     if not name.startswith(HUB):
         return run

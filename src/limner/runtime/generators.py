@@ -95,15 +95,7 @@ class ExportedModel:
     """Common parts of exported captioners and translators: a `Generator` of `limner.generation`."""
 
     def __init__(self, folder: Path, exported: Exported) -> None:
-        """Start the sessions of the graphs.
-
-        Args:
-            folder: exported model.
-            exported: contents of the folder.
-
-        Raises:
-            RunError: a graph or a tokenizer cannot be loaded.
-        """
+        """Start the sessions of the graphs; RunError if a graph or a tokenizer cannot be loaded."""
         self._folder, self.manifest = folder, exported.manifest
         self.lang, self.decoding = self.manifest.lang, self.manifest.decoding
         self.uses_image = self.manifest.uses_image

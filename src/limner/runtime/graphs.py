@@ -134,17 +134,7 @@ class Graph:
     def __init__(
         self, name: str, data: bytes, threads: int | None = None, weights: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """Start a session.
-
-        Args:
-            name: name of the graph, for errors.
-            data: content of the file.
-            threads: number of threads; None for the number of cores.
-            weights: weights that the file does not contain, by name.
-
-        Raises:
-            RunError: the graph cannot be loaded, reads other files, or takes too long.
-        """
+        """Start a session, with weights the file does not contain; RunError if it cannot, or reads other files."""
         self.name = name
         weights = weights or {}
         named = require_self_contained(name, data, weights)
@@ -289,16 +279,7 @@ class GraphModel:
         state: Sequence[str],
         features: Sequence[FeatureInput] = (),
     ) -> None:
-        """Initialise the model.
-
-        Args:
-            encoder: graph of the encoder.
-            step: graph of one step.
-            vocab_size: size V of the vocabulary.
-            memory: names of the tensors of the memory.
-            state: names of the tensors of the state.
-            features: features that the encoder reads.
-        """
+        """Combine the graphs of a model with the names of its memory and its state, and its features."""
         self.vocab_size = vocab_size
         self._encoder, self._step, self._features = encoder, step, tuple(features)
         self._memory, self._state = tuple(memory), tuple(state)

@@ -34,17 +34,7 @@ def guess_language(texts: Iterable[str], lang: str) -> str:
 
 
 def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], lang: str) -> None:
-    """Check that a query has a known content word.
-
-    Args:
-        tokenizer: tokenizer of the model.
-        query: the sentence.
-        unknown: words of the query that the search does not know.
-        lang: language of the model.
-
-    Raises:
-        SettingsError: there is no such word.
-    """
+    """Check that a query has a content word besides its `unknown` words; SettingsError if it has none."""
     if set(tokenizer.words(query)).difference(unknown, FUNCTION_WORDS.get(lang, "").split()):
         return
     words = f"{quoted(unknown)}, not in the vocabulary" if unknown else "function words only"

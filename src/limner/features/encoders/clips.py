@@ -69,15 +69,7 @@ class ImageOfClipBackbone:
 
 
 def read_clip(backbone: Backbone, source: ImageInput, sampling: FrameSampling) -> EncoderInput:
-    """Preprocess the frames of a clip for a backbone of images; an image is a clip of one frame.
-
-    Returns:
-        Inputs of the backbone, (frames, ...).
-
-    Raises:
-        MediaError: the file is missing, damaged, or neither an image nor a video.
-        MissingExtraError: the file is a video and PyAV is not installed.
-    """
+    """Preprocess a clip or an image as frames (frames, ...); MediaError if damaged, MissingExtraError without PyAV."""
     if isinstance(source, Path | str) and modality_of(source) is VIDEO:
         return np.stack([backbone.read(frame) for frame in read_frames(source, sampling)])
     return backbone.read(source)[None]

@@ -199,14 +199,7 @@ def _renamed(published: Mapping[str, NDArray[Any]], variant: Variant) -> dict[st
 
 
 def fold_normalisation(weights: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
-    """Fold each batch normalisation into its convolution.
-
-    Args:
-        weights: weights as `read_weights` returns them, where `norm` follows `convolution`.
-
-    Returns:
-        Weights of the network without normalisation, whose convolutions have a bias.
-    """
+    """Fold each batch normalisation of `read_weights` into its convolution, which gets a bias."""
     folded = {name: values for name, values in weights.items() if ".norm." not in name}
     for name in [name for name in weights if name.endswith(".norm.weight")]:
         block = name.removesuffix(".norm.weight")

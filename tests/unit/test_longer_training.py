@@ -1,9 +1,13 @@
 """Resuming a training with more epochs, with a mistyped folder, and on a named device."""
 
+import os
+import signal
+
 import pytest
 
 from limner.errors import RunError, SettingsError
 from limner.runs.records import RunConfig, read_log
+from limner.training.context import SIGNALS, Interruption
 from limner.training.loop import train
 
 
@@ -74,3 +78,20 @@ def test_the_command_trains_on_the_device(tiny, monkeypatch, command_line, tmp_p
     monkeypatch.setattr("limner.training.loop.train", trains)
     arguments = ["train", "scenes/mrnn", "--collection", tiny.path, "--out", tmp_path / "run", "--device", "cuda:1"]
     assert "trains on cuda:1" in command_line(*arguments)[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_deferred_and_ctrl_c_is_raised_then(number: int) -> None:
+    with Interruption() as interruption:
+        assert not interruption.requested
+        os.kill(os.getpid(), number)
+        assert interruption.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_previous_handler_is_restored() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Interruption():
+        assert all(signal.getsignal(number) not in before for number in SIGNALS)
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -37,10 +37,10 @@ LONG = (
 """Files whose tests have the marker `long`."""
 NOT_QUICK = (
     "attention_plots", "backbones", "book", "bounds", "captions_in_files", "cli", "compiled", "constrained_search",
-    "correlate", "efficientnet", "hierarchical", "large_collections", "log_bilinear_training", "phrase_based",
-    "process", "protocols", "published_tables", "remote_collections", "report",
-    "report_translations", "reproduce", "reproduce_translation", "retrieval", "scst", "trained_model", "training",
-    "translation_training",
+    "correlate", "efficientnet", "large_collections", "log_bilinear_training", "phrase_based",
+    "process", "published_tables", "remote_collections", "report",
+    "report_translations", "reproduce", "reproduce_translation", "retrieval", "scst", "significance", "trained_model",
+    "training", "translation_training",
 )  # fmt: skip
 """Files of tests/unit that take more than five seconds, which `check` leaves out."""
 CHECK = ("tests/unit", *(f"--ignore=tests/unit/test_{name}.py" for name in NOT_QUICK))

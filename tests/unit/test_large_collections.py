@@ -1,6 +1,9 @@
 """Collections of any size: what reads their items holds a few chunks of them, never all."""
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 
 import lance
 import pytest
@@ -174,3 +177,22 @@ def test_entries_of_an_item_that_are_far_apart_are_refused(tmp_path):
     with pytest.raises(CollectionError, match=r"a\.jsonl:1501: the id '00003' occurs again, 1 MiB of other .*--memory"):
         import_collection("jsonl", source, tmp_path / "c", budget=1 << 20)
     assert not (tmp_path / "c").exists()
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+MANY_ROWS = 2_000_000
+LIMIT = 3 << 29
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_two_million_rows_need_little_memory(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from memory import write_source
+
+    write_source(tmp_path / "source.jsonl", MANY_ROWS)
+    unit = 1 if sys.platform == "darwin" else 1024
+    for step in ("import", "summary", "features"):
+        command = [sys.executable, str(BENCHMARKS / "memory.py"), step, str(tmp_path)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert int(done.stdout.split()[-1]) * unit < LIMIT, step

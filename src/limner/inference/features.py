@@ -19,7 +19,6 @@ from limner.features.encoders.base import AnyBackbone, Backbone, EncoderInput, e
 from limner.features.encoders.clips import ImageOfClipBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.features.spec import require_compatible
-from limner.features.store import FeatureStore, feature_store
 from limner.media.image import ImageInput, image_name
 from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
@@ -28,6 +27,7 @@ from limner.runtime.manifest import is_exported
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
+    from limner.features.store import FeatureStore
 
 ImageControl = Literal["right", "shuffled", "mean", "zero"]
 """Features given to the model: the item's own, another item's, the mean of the training split, or zeros."""
@@ -88,6 +88,8 @@ def open_features(model: TrainedModel, collection: Collection, cache_mib: int | 
     """
     if not model.config.features:
         return None
+    from limner.features.store import feature_store  # tables, which new images do not need
+
     names = [spec.name for spec in model.config.features]
     size = model.recipe.features.cache_mib if cache_mib is None else cache_mib
     features = feature_store(model.recipe.model.describes_regions).open(collection, names, size)

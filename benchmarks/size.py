@@ -42,10 +42,8 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of src": 60_520,
-    "lines of tests": 42_260,
-    "lines of files that six commands enter": 28_000,
-    "files that six commands enter": 137,
+    "lines of files that six commands enter": 27_560,
+    "files that six commands enter": 131,
     "photograph: functions": 210,
     "request: calls": 1_000,
 }

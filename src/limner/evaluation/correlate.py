@@ -292,13 +292,12 @@ def correlate(
     *,
     samples: int = SAMPLES,
     seed: int = SEED,
-    level: float = LEVEL,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Correlation]:
     """Compute Kendall's tau-b and tau-c between ratings and scores.
 
     The judgements of one image are not independent: the bootstrap resamples images. Ratings, scores and images are
-    (N,); the intervals have a confidence of 1 - level.
+    (N,); the intervals have a confidence of 1 - `LEVEL`.
     """
     for name, values in (("ratings", ratings), ("scores", scores)):
         if len(set(values.tolist())) < 2:
@@ -319,7 +318,7 @@ def correlate(
     for tau, value, column in zip(TAUS, _taus(ratings, scores), resampled.T, strict=True):
         defined, interval = column[~np.isnan(column)], None
         if len(defined):
-            low, high = np.quantile(defined, [level / 2, 1 - level / 2])
+            low, high = np.quantile(defined, [LEVEL / 2, 1 - LEVEL / 2])
             interval = float(low), float(high)
         correlations.append(Correlation(f"kendall_tau_{tau}", value, interval, len(column) - len(defined)))
     return correlations

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -142,15 +142,11 @@ def pair_log_probs(
     features: FeatureSource | None,
     *,
     budget: int = MEMORY_BUDGET,
-    bf16: bool = False,
-    tail: float = 0.0,
-    on_progress: Progress | None = None,
+    **options: Any,  # noqa: ANN401
 ) -> Tensor:
     """Compute log P(w|I) of all pairs, (S, I), on the CPU or in a file; see `score_tiles` for arguments."""
     matrix = allocate_matrix((len(targets), len(items)), budget)
-    for tile in score_tiles(
-        model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
-    ):
+    for tile in score_tiles(model, targets, items, features, budget=budget, **options):
         matrix[tile.rows, tile.columns] = tile.log_probs.numpy()
     return torch.from_numpy(matrix)
 

@@ -54,7 +54,7 @@ def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bo
 
 
 def images_of_sentences(sentences: Sequence[str], images: Any, missing: str = "refuse") -> Any:  # noqa: ANN401
-    """Return the image of each sentence, one image for all, None for none; SettingsError for other numbers."""
+    """Return the image of each sentence, one for all or None for none; SettingsError for numbers that differ."""
     if missing not in get_args(MissingImage):
         raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
     require_list(sentences, "sentence")

@@ -105,7 +105,7 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
 
 
 def image_size(source: Path | str | bytes) -> tuple[int, int]:
-    """Width and height in pixels as of `open_image`, mostly without decoding; MediaError if it is no image."""
+    """Width and height of the image that `open_image` decodes, mostly by its header; MediaError if it is no image."""
     try:
         with opened_image(source) as image:
             tags = getattr(image, "tag_v2", None)  # of a TIFF, whose `size` Pillow may have turned already

@@ -86,7 +86,7 @@ _LAYER_NAMES = {
 
 
 def load_classic(name: str, file: Path) -> PretrainedNetwork:
-    """Load a network of `CLASSIC` with a `.pth` or `.safetensors` file of torchvision; BackboneError if it cannot."""
+    """Load a network of `CLASSIC` with a `.pth` or `.safetensors` file of torchvision; BackboneError for others."""
     with torch.device("meta"):  # initialising weights that the file replaces would take seconds
         module = CLASSIC[name]()
     expected = module.state_dict()

@@ -70,7 +70,7 @@ def load_pretrained(name: str) -> PretrainedNetwork:
 
 
 def find_folder(name: str) -> Path:
-    """Find the folder of a network, downloaded if it is none; BackboneError if there is none, or it has code."""
+    """Find the folder of a network, downloaded from the hub if need be; BackboneError for none, or for code."""
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):

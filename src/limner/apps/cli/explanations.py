@@ -79,11 +79,16 @@ def explain_caption(
         for caption in explanation.hypotheses:
             echo(tab_separated(image, caption.text, f"{caption.log_prob:.2f}"))
     if not prefix and not must_include and captioner.rules.concepts is not None:
-        ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
-        if chosen.text != explanation.hypotheses[0].text:
-            note = "the tree ends with the most probable caption; the concepts of the model choose"
-            err.print(f"note: {note} '{chosen.text}'", soft_wrap=True)
+        _note_of_concepts(captioner, image, explanation.hypotheses[0], decoding)
     saved.require()
+
+
+def _note_of_concepts(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
+    """Print a note if the concepts choose another caption than the best of the beam."""
+    ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
+    if chosen.text != best.text:
+        note = "the tree ends with the most probable caption; the concepts of the model choose"
+        err.print(f"note: {note} '{chosen.text}'", soft_wrap=True)
 
 
 def claim_plots(folder: Path, force: bool) -> None:

@@ -181,6 +181,7 @@ def test_grid_features_are_encoded_to_one_vector_per_location(shapes, locations,
         (ImageEncoder, {"maps": (5, 4, 4)}, SETTINGS, "expected at least 5x5"),
         (GridEncoder, {"maps": (5, 9, 9)}, SETTINGS, "expected features of kind 'grid', got maps"),
         (GridEncoder, {"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3), "a square grid, got 6 locations"),
+        (GridEncoder, {"grid": (9, 4)}, ImageEncoderSettings(grid_pooling=2), "a multiple of 2, got 9 locations"),
     ],
 )
 def test_features_that_do_not_fit_are_named(encoder_type, shapes, settings, message):
@@ -199,6 +200,12 @@ def test_projected_features_are_relu_of_a_linear_layer(encoder_type):
     expected = (pooled / pooled.norm(dim=-1, keepdim=True)) @ layer.weight.T + layer.bias
     torch.testing.assert_close(values, expected.clamp(min=0))
     assert encoder.dim == 3
+
+
+def test_pooled_locations_are_the_means_of_windows():
+    encoder = GridEncoder({"grid": (16, 1)}, ImageEncoderSettings(grid_pooling=2))
+    grid, mask = encoder(ImageFeatures(torch.tensor([True]), grid=torch.arange(16.0).view(1, 16, 1)))
+    assert grid.flatten().tolist() == [2.5, 4.5, 10.5, 12.5] and mask.all()
 
 
 def test_every_location_of_a_scanned_grid_depends_on_the_whole_grid():

@@ -105,17 +105,13 @@ class FeatureSpec(Settings):
 def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
     """Rows and columns of the image locations that a model attends to; None if the features have another number.
 
-    Frames of videos are not locations. A convnet on feature maps keeps their aspect ratio.
+    Frames of videos are not locations. A convnet on feature maps, and the pooling of a grid, keep the aspect ratio.
     """
-    if spec.frame_by_frame:
+    sides = spec.shape[1:] if spec.kind == "maps" else spec.grid_size
+    if spec.frame_by_frame or sides is None:
         return None
-    if spec.kind == "maps":
-        height, width = spec.shape[1:]
-        size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
-    elif spec.grid_size is not None:
-        size = spec.grid_size
-    else:
-        return None
+    height, width = sides
+    size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
     return size if size[0] * size[1] == locations else None
 
 

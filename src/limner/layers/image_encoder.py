@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from limner.bounds import Bounds, Rate, Width, WidthOrNone
+from limner.bounds import Bounds, GridSide, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
 from limner.layers.stack import GridRNN
@@ -40,6 +40,8 @@ class ImageEncoderSettings(Settings):
     projection_dim: WidthOrNone = 0
     """Size of a trained projection, linear and ReLU, of each stored feature vector; 0 for none. It makes attention over
     large features smaller and faster."""
+    grid_pooling: GridSide = 1
+    """Side of the windows of a square stored grid whose means are the locations: with 2, 10x10 locations become 5x5."""
     grid_rnn_dim: WidthOrNone = 0
     """Size of the states of a four-direction two-dimensional RNN over a square grid; 0 for none."""
 
@@ -89,7 +91,7 @@ class ImageEncoder(nn.Module):
         if image.pooled is not None and self.kind == "pooled":
             vector = project(scale(image.pooled, self.settings.scaling), self.projection)
         elif image.grid is not None and self.kind == "grid":
-            grid = image.grid
+            grid = pool_grid(image.grid, self.settings.grid_pooling)
             if self.grid_rnn is None:
                 vector = project(scale(mean_over_locations(grid), self.settings.scaling), self.projection)
             else:
@@ -156,6 +158,8 @@ class GridEncoder(nn.Module):
             if stored is None:
                 return None
             stored = stored.view(stored.shape[0], -1, stored.shape[-1])  # (B, L, D), where L = 1 for a pooled vector
+            if self.kind == "grid":
+                stored = pool_grid(stored, self.settings.grid_pooling)
             mask = present & location_mask(stored)
             grid = project(scale(stored, self.settings.scaling), self.projection)
             if self.grid_rnn is not None:
@@ -207,9 +211,16 @@ def _stored_layers(
     """Build the projection and, of grids (L, D), the two-dimensional RNN of stored features; return their output size.
 
     Raises:
-        SettingsError: there is such a network and the grid is not a square.
+        SettingsError: there is such a network and the grid is not a square, or it has no whole number of windows.
     """
     *locations, dim = shape
+    if locations and settings.grid_pooling > 1:
+        side = math.isqrt(locations[0])
+        if side**2 != locations[0] or side % settings.grid_pooling:
+            raise SettingsError(
+                f"model.image_encoder.grid_pooling: expected features of a square grid whose side is a multiple of "
+                f"{settings.grid_pooling}, got {locations[0]} locations; set it to 1, or name another table"
+            )
     projection = nn.Linear(dim, settings.projection_dim) if settings.projection_dim else None
     dim = settings.projection_dim or dim
     if not locations or not settings.grid_rnn_dim:
@@ -226,6 +237,14 @@ def _stored_layers(
 def project(features: Tensor, projection: nn.Linear | None) -> Tensor:
     """Apply the trained projection of feature vectors (…, D), if there is one; see `projection_dim`."""
     return features if projection is None else torch.relu(projection(features))
+
+
+def pool_grid(grid: Tensor, window: int) -> Tensor:
+    """Compute the means of the windows of square grids; see `grid_pooling`: (B, L, D) to (B, L / window^2, D)."""
+    if window == 1:
+        return grid
+    side = math.isqrt(grid.shape[1]) // window
+    return grid.view(len(grid), side, window, side, window, -1).mean((2, 4)).flatten(1, 2)
 
 
 def scan_grid(network: GridRNN, grid: Tensor) -> Tensor:

@@ -112,6 +112,8 @@ def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
         return None
     height, width = sides
     size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
+    if spec.kind == "grid" and (height % size[0] or locations == 1 < height):
+        return None
     return size if size[0] * size[1] == locations else None
 
 

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from limner.decoding.automaton import Automaton, WordBoundaries
 from limner.decoding.sentence import Sentence
-from limner.errors import SettingsError, counted
+from limner.errors import MediaError, SettingsError, counted
 from limner.media.image import is_image, require_list
 from limner.text.compounds import JOINER
 from limner.text.queries import language_name, quoted
@@ -74,6 +75,19 @@ def require_source_length(row: int, count: int, limit: int = MAX_SOURCE_TOKENS) 
             f"sentence {row + 1}: expected at most {limit:,} tokens, got {count:,}; split the text into "
             "sentences, one a line"
         )
+
+
+def require_image_files(images: Iterable[object]) -> None:
+    """Check that the paths among images are files; MediaError if a path is not."""
+    for path in dict.fromkeys(Path(image) for image in images if isinstance(image, Path | str)):
+        if not path.is_file():
+            raise MediaError(f"{path}: no such image file; check the path")
+
+
+def warn_of_ignored_images(images: Iterable[object]) -> None:
+    """Warn that a model without images ignores those that are given."""
+    if any(image is not None for image in images):
+        logger.warning("this model was trained without images: they are ignored")
 
 
 def missing_image_message(row: int) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.data.dataset import GenerationInput
 from limner.data.languages import SourceLanguage
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
-from limner.errors import MediaError, RunError, SettingsError
+from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.engine import Engine
 from limner.generation.request import Request
@@ -25,7 +23,9 @@ from limner.generation.sentences import (
     all_translations,
     images_of_sentences,
     missing_image_message,
+    require_image_files,
     require_source_length,
+    warn_of_ignored_images,
     warn_of_unknown_words,
     words_of_inputs,
 )
@@ -42,8 +42,6 @@ from limner.runs.trained_model import TrainedModel
 from limner.smt import FEATURES
 
 TRANSLATION_BATCH_SIZE = 64
-
-logger = logging.getLogger(__name__)
 
 
 class TranslationInputs(NamedTuple):
@@ -192,13 +190,10 @@ class Translator(TextGenerator):
 
     def _check_images(self, rows: Sequence[int], images: Sequence[ImageInput | None], missing: MissingImage) -> None:
         """Check the images of the sentences at positions `rows` before anything is decoded."""
-        for path in dict.fromkeys(Path(image) for image in images if isinstance(image, Path | str)):
-            if not path.is_file():
-                raise MediaError(f"{path}: no such image file; check the path")
+        require_image_files(images)
         without = [row for row, image in zip(rows, images, strict=True) if image is None]
         if not self.uses_image:
-            if len(without) < len(rows):
-                logger.warning("this model was trained without images: they are ignored")
+            warn_of_ignored_images(images)
             return
         if len(without) < len(rows) and self.backbone is None:
             raise SettingsError("images need the backbone: load the translator with encode_images=True")

@@ -41,7 +41,8 @@ class ImageEncoderSettings(Settings):
     """Size of a trained projection, linear and ReLU, of each stored feature vector; 0 for none. It makes attention over
     large features smaller and faster."""
     grid_pooling: GridSide = 1
-    """Side of the windows of a square stored grid whose means are the locations: with 2, 10x10 locations become 5x5."""
+    """Side of the windows of a square stored grid whose means are the locations, which are then scaled: with 2,
+    10x10 locations become 5x5. Other features need 1."""
     grid_rnn_dim: WidthOrNone = 0
     """Size of the states of a four-direction two-dimensional RNN over a square grid; 0 for none."""
 
@@ -72,6 +73,8 @@ class ImageEncoder(nn.Module):
         if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
             self.kind = kind
             self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
+        elif "maps" in feature_shapes and settings.grid_pooling > 1:
+            raise _without_windows(settings, "maps")
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
             require_image_maps(shape)
@@ -130,6 +133,8 @@ class GridEncoder(nn.Module):
         if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
             self.kind = kind
             self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
+        elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS and settings.grid_pooling > 1:
+            raise _without_windows(settings, "pixels")
         elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS:
             require_image_maps(feature_shapes["maps"])
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
@@ -185,6 +190,8 @@ class MapEncoder(nn.Module):
                 f"features.tables: expected one table of a square grid, of maps or of pixels, got {kinds or 'none'}; "
                 "name a table such as pixels96, or one made by 'limner features … --kind grid'"
             )
+        if settings.grid_pooling > 1:
+            raise _without_windows(settings, "a model of maps, which are not pooled")
         self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]
         if kind == "maps" and shape[0] == COLOURS:
             self.convnet = GridConvnet(COLOURS, settings.convnet_width)
@@ -214,13 +221,12 @@ def _stored_layers(
         SettingsError: there is such a network and the grid is not a square, or it has no whole number of windows.
     """
     *locations, dim = shape
-    if locations and settings.grid_pooling > 1:
+    if settings.grid_pooling > 1 and not locations:
+        raise _without_windows(settings, "a pooled vector")
+    if settings.grid_pooling > 1:
         side = math.isqrt(locations[0])
         if side**2 != locations[0] or side % settings.grid_pooling:
-            raise SettingsError(
-                f"model.image_encoder.grid_pooling: expected features of a square grid whose side is a multiple of "
-                f"{settings.grid_pooling}, got {locations[0]} locations; set it to 1, or name another table"
-            )
+            raise _without_windows(settings, f"{locations[0]} locations")
     projection = nn.Linear(dim, settings.projection_dim) if settings.projection_dim else None
     dim = settings.projection_dim or dim
     if not locations or not settings.grid_rnn_dim:
@@ -237,6 +243,14 @@ def _stored_layers(
 def project(features: Tensor, projection: nn.Linear | None) -> Tensor:
     """Apply the trained projection of feature vectors (…, D), if there is one; see `projection_dim`."""
     return features if projection is None else torch.relu(projection(features))
+
+
+def _without_windows(settings: ImageEncoderSettings, features: str) -> SettingsError:
+    """Error for `grid_pooling` with features that have no whole number of its windows."""
+    return SettingsError(
+        f"model.image_encoder.grid_pooling: expected features of a square grid whose side is a multiple of "
+        f"{settings.grid_pooling}, got {features}; set it to 1, or name another table"
+    )
 
 
 def pool_grid(grid: Tensor, window: int) -> Tensor:

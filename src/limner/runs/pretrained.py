@@ -57,7 +57,7 @@ def pretrained_run(lang: str | None = None) -> Path:
         code = codes.get(str(lang).lower(), re.split("[-_]", str(lang))[0])
         raise SettingsError(
             f"lang '{lang}': the built-in captioner has the languages {', '.join(languages)}"
-            f"{did_you_mean(code, languages) or '; choose one of them'} Or name a model of another language, a run or "
+            f"{did_you_mean(code, languages) or '; choose one of them.'} Or name a model of another language, a run or "
             "hub:ORG/NAME"
         )
     return PRETRAINED / lang

@@ -33,7 +33,9 @@ from limner.generation.sentences import (
     compile_words,
     images_of_sentences,
     missing_image_message,
+    require_image_files,
     require_source_length,
+    warn_of_ignored_images,
     warn_of_unknown_words,
     words_of_inputs,
 )
@@ -245,7 +247,9 @@ class BaseTranslator(ABC):
     ) -> Sequence[ImageInput | None]:
         """Return the image of each sentence, or raise SettingsError."""
         images = images_of_sentences(sentences, images, missing)
+        require_image_files(images)
         if not self.uses_image:
+            warn_of_ignored_images(images)
             return [None] * len(sentences)
         pairs = enumerate(zip(images, sentences, strict=True))
         without = [row for row, (image, text) in pairs if image is None and text.strip()]

@@ -93,6 +93,7 @@ def paraphrase_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor
     rows = same.any(1)
     if not rows.any():
         return logits.sum() * 0
+    # w itself is no pair of `same`, and is equal to a sentence of its item
     logits = logits.masked_fill(_describes(owners, sentences)[owners] & ~same, -torch.inf)
     return (logits.logsumexp(1) - logits.masked_fill(~same, -torch.inf).logsumexp(1))[rows].mean()
 

@@ -66,7 +66,13 @@ class CollectionWriter:
         self._stack.close()
 
     def add(self, items: Sequence[Item]) -> None:
-        """Add items, stored on disk until `finish`; SettingsError within a run, CollectionError if it is impossible."""
+        """Add items, which are stored on disk until `finish`.
+
+        Raises:
+            SettingsError: a new collection would be a run, or inside of one.
+            CollectionError: the name of a split is impossible; another process writes to the collection; the disk
+                cannot be written.
+        """
         for split in {item.split for item in items} - self._names:
             self._names.add(require_name(split, f"{self.path}: the split", CollectionError))
         if items:
@@ -76,7 +82,13 @@ class CollectionWriter:
                 self._spool.add(items)
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Write a file of the collection at its path there; CollectionError outside of it, or if that fails."""
+        """Write a file that becomes part of the collection with its items, at a path relative to its folder.
+
+        Raises:
+            SettingsError: a new collection would be a run, or inside of one.
+            CollectionError: the path leaves the folder; another process writes to the collection; the disk cannot be
+                written.
+        """
         self._require_inside(name)
         with write_errors_raised_as(CollectionError, self.path, _REPEAT):
             if self._spool is None:

@@ -24,7 +24,11 @@ from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
 def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) -> None:
-    """Create a table of batches and the numbers of rows of each split; CommitConflictError if another process has."""
+    """Create a table of batches of Arrow, with the number of rows of each split.
+
+    Raises:
+        CommitConflictError: another process has created the table in an object store.
+    """
     options = storage_options(path)
     try:
         fragments = write_fragments(

@@ -51,7 +51,12 @@ class BackboneChoice(NamedTuple):
     """Maximum number of regions per image; None for the default."""
 
     def load(self, collection: Collection, splits: Sequence[str] | None = None, *, strict: bool = False) -> Backbone:
-        """Load the backbone for the items of some splits, or of all; SettingsError for options that do not apply."""
+        """Load the backbone for the items of some splits, or of all.
+
+        Raises:
+            BackboneError: see `load_backbone`.
+            SettingsError: an option is unknown, or does not apply to the items.
+        """
         if self.boxes is None and self.regions is not None:
             raise SettingsError(
                 f"--regions {self.regions}: needs --boxes; name the file of boxes, or leave --regions out"

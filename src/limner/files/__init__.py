@@ -167,7 +167,11 @@ def is_file(path: Path) -> bool:
 
 
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:
-    """Decode UTF-8 without byte order mark; `error_type`, which begins with `where(line)` from 1, if it is none."""
+    """Decode UTF-8 without a byte order mark.
+
+    Raises:
+        error_type: the data are not UTF-8; the message begins with `where(line)`, with lines counted from 1.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

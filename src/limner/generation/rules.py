@@ -25,7 +25,12 @@ class CaptionRules:
     """Rules of the captions of a model; without concepts of its own, a model has tags only."""
 
     def __init__(self, concepts: Concepts | None, tagger: Concepts | None) -> None:
-        """Take the concepts that choose captions, and the concepts that name tags; None where there are none."""
+        """Create the rules.
+
+        Args:
+            concepts: concepts of the model, which choose its captions; None where the search alone decides.
+            tagger: concepts that name tags; None without tags.
+        """
         self.concepts, self.tagger = concepts, tagger
         self._tokens: tuple[Tokenizer, WordColumns] | None = None
 

@@ -55,7 +55,12 @@ def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bo
 
 
 def images_of_sentences(sentences: Sequence[str], images: Any, missing: str = "refuse") -> Any:  # noqa: ANN401
-    """Return the image of each sentence, one for all or None for none; SettingsError for numbers that differ."""
+    """Return the image of each sentence: one image is the image of all sentences, and None stands for no image.
+
+    Raises:
+        SettingsError: a string is given in place of a list, the numbers of sentences and images differ, or `missing` is
+            unknown.
+    """
     if missing not in get_args(MissingImage):
         raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
     require_list(sentences, "sentence")

@@ -231,7 +231,11 @@ class SequenceLabeller(nn.Module):
         return self._log_probs(outputs, position < lengths), LabellerState(position + 1, after)
 
     def forward(self, batch: Batch) -> Output:
-        """Compute the log-probabilities (B, T, V) of all labels; TrainingError for another number than of outputs."""
+        """Compute the log-probabilities (B, T, V) of all labels.
+
+        Raises:
+            TrainingError: in training, if an item has another number of labels than of outputs.
+        """
         memory = self.encode(batch)
         if self.training:
             labels = (batch.target_mask.sum(1) - 1).tolist()

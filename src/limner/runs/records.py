@@ -122,7 +122,11 @@ class LogLine(Record):
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """Read a log, without an incomplete last line, as after an interruption; RunError if another is damaged."""
+    """Read a training log; an incomplete last line, as an interrupted program leaves it, is ignored.
+
+    Raises:
+        RunError: the file cannot be read, or another line is damaged; names the file and the line.
+    """
     try:
         lines = read_bytes(path).splitlines()
     except OSError as error:

@@ -31,7 +31,11 @@ _CAUSES = (
 
 
 def place(path: Path | str) -> Path:
-    """Return a folder, or the URI of an object store as a path; SettingsError if it is unknown, or not installed."""
+    """Return a folder as a path, or the URI of an object store as an object with the methods of a path.
+
+    Raises:
+        SettingsError: the URI is of an unknown store, or the extra of object stores is not installed.
+    """
     if is_remote(path) or (match := _URI.fullmatch(str(path))) is None:
         return path if not isinstance(path, str) else Path(path)
     scheme, rest = match.groups()

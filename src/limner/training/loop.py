@@ -204,7 +204,12 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
 
 
 def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> bool:
-    """Record the epochs and patience of a longer training; RunError if the learning rate or a stage depends on it."""
+    """Record the epochs and the patience of a longer training in place of the recorded values.
+
+    Raises:
+        RunError: there are more epochs, and the learning rate depends on their number; or training on the validation
+            split follows the last epoch.
+    """
     before, now = recorded["recipe"]["training"], current["recipe"]["training"]
     limits = [name for name in ("epochs", "patience") if before[name] is not None]  # None is no limit
     longer = {name for name in limits if now[name] is None or now[name] > before[name]}

@@ -49,7 +49,11 @@ class Devices(NamedTuple):
     """Time after which a process that does not answer ends the training."""
 
     def resolved(self) -> Devices:
-        """Return the devices with the numbers of torchrun, if it started this process; SettingsError for others."""
+        """Return the devices with the numbers of torchrun, if it has started this process.
+
+        Raises:
+            SettingsError: the numbers of the devices differ from the numbers of torchrun.
+        """
         count, nodes = 1, 1
         if is_torchrun():
             count = int(os.environ["LOCAL_WORLD_SIZE"])

@@ -158,7 +158,11 @@ def find_state(run: Path) -> Path | None:
 
 
 def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None) -> TrainState:
-    """Load a saved state into model, optimizer and average, without random states; RunError if it is damaged."""
+    """Load a saved state into the model, the optimizer and the moving average; see `load_rng_state` for the rest.
+
+    Raises:
+        RunError: a file is missing or damaged.
+    """
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     file = folder / STATE_FILE
     try:

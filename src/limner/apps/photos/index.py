@@ -267,7 +267,11 @@ class FolderIndex:
         return [match for match in matches if query is None or match.path.resolve() != query][:count]
 
     def thumbnail(self, path: Path | str) -> bytes | None:
-        """Return the small JPEG copy of an indexed image by its path; None if the index has no such image."""
+        """Return the small copy of an indexed image, a JPEG file; None if the index has no such image.
+
+        Args:
+            path: path of a match; or relative to the folder, as text.
+        """
         snapshot = self._newest()
         row = snapshot.row_of.get(path if isinstance(path, str) else path.relative_to(self.folder).as_posix())
         return None if row is None else snapshot.index.details([row])[0].thumbnail

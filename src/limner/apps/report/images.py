@@ -61,7 +61,10 @@ class Thumbnails:
         self._cache: dict[tuple[str, int], str | None] = {}
 
     def __call__(self, path: str | None, side: int) -> str | None:
-        """Data URL of an image of at most `side` pixels, or of key frames; None if damaged or over the budget."""
+        """Return the data URL of an image file whose longer side is at most `side` pixels, or of a strip of key frames.
+
+        None if the image is missing, damaged or over the budget.
+        """
         if path is None:
             return None
         if (path, side) not in self._cache:

@@ -36,7 +36,11 @@ class Backbone(Protocol):
         """Specification of each kind of features that is computed."""
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Open and preprocess a file, or an image in memory, in any thread; MediaError if that is impossible."""
+        """Open and preprocess a file, or an image in memory; may be called from several threads.
+
+        Raises:
+            MediaError: the file is missing, damaged, or of another modality.
+        """
 
     def __call__(self, inputs: EncoderInput, /) -> dict[FeatureKind, FeatureArray]:
         """Compute the features of stacked results of `read`, (B, ...), by kind, each (B, *shape)."""

@@ -86,7 +86,11 @@ _LAYER_NAMES = {
 
 
 def load_classic(name: str, file: Path) -> PretrainedNetwork:
-    """Load a network of `CLASSIC` with a `.pth` or `.safetensors` file of torchvision; BackboneError for others."""
+    """Load a network of `CLASSIC` with the weights of a `.pth` or `.safetensors` file, as published by torchvision.
+
+    Raises:
+        BackboneError: the file is missing or unreadable, or its names or shapes differ from torchvision's.
+    """
     with torch.device("meta"):  # initialising weights that the file replaces would take seconds
         module = CLASSIC[name]()
     expected = module.state_dict()

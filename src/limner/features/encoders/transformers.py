@@ -55,7 +55,11 @@ _RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enum
 
 
 def load_pretrained(name: str) -> PretrainedNetwork:
-    """Load a network, its preprocessing and layer names, by folder or from the hub; BackboneError if that fails."""
+    """Load a network, its preprocessing and the names of its layers from a folder of transformers, or from the hub.
+
+    Raises:
+        BackboneError: the network cannot be found or loaded, or its folder refers to Python code.
+    """
     folder = find_folder(name)
     module, trained_pooler = _load_module(name, folder)
     return PretrainedNetwork(

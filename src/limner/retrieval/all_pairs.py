@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -142,11 +142,19 @@ def pair_log_probs(
     features: FeatureSource | None,
     *,
     budget: int = MEMORY_BUDGET,
-    **options: Any,  # noqa: ANN401
+    bf16: bool = False,
+    tail: float = 0.0,
+    on_progress: Progress | None = None,
 ) -> Tensor:
-    """Compute log P(w|I) of all pairs, (S, I), on the CPU or in a file; see `score_tiles` for arguments."""
+    """Compute the exact log-probability of every sentence given every image; see `score_tiles` for arguments.
+
+    Returns:
+        Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.
+    """
     matrix = allocate_matrix((len(targets), len(items)), budget)
-    for tile in score_tiles(model, targets, items, features, budget=budget, **options):
+    for tile in score_tiles(
+        model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
+    ):
         matrix[tile.rows, tile.columns] = tile.log_probs.numpy()
     return torch.from_numpy(matrix)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from limner.apps.server.jobs import Job, ProbableToken, image_grid
 from limner.apps.server.models import trained_models
 from limner.apps.server.schemas import ExplainedWord, SentenceExplanation
 from limner.data.dataset import GenerationInput
-from limner.data.examples import collate
+from limner.data.examples import Item, StoredFeatures, collate
 from limner.decoding.sentence import Sentence
 from limner.decoding.torch_models import mean_log_probs
 from limner.inference.explain import explain as explain_sentences
@@ -51,14 +50,23 @@ def explain_tokens(
     return attention, probable
 
 
+class _SingleImage:
+    """A `FeatureSource` of one image."""
+
+    def __init__(self, features: StoredFeatures | None) -> None:
+        self.features = features
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        return [self.features] * len(items)
+
+
 @torch.no_grad()
 def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
     """Explain a sentence of a request whose image is encoded."""
     trained = trained_models(job.generator)[0]
     source = GenerationInput(new_item(job.request.image if job.image_key else None, job.id), job.request.text, ())
     sentence = Sentence(tuple(tokens), 0.0, 0.0)
-    features: Any = SimpleNamespace(take=lambda items: [job.features] * len(items))  # a `FeatureSource` of one image
-    explanation = explain_sentences(trained, [source], [sentence], features)[0]
+    explanation = explain_sentences(trained, [source], [sentence], _SingleImage(job.features))[0]
     batch = collate([job.example(tokens)]).to(device_of(trained.model))
     log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
     chosen = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()

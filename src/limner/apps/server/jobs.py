@@ -250,8 +250,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     source_tokens = None
     if request.served.source is not None:
         image = image if generator.uses_image else None
-        reader: Any = generator if isinstance(generator, BaseTranslator) else trained_models(generator)[0]
-        source_tokens = reader.source_tokenizer.encode(request.text or "")
+        source_tokens = _source_tokenizer(generator).encode(request.text or "")
         require_source_length(0, len(source_tokens), getattr(generator, "max_source_tokens", MAX_SOURCE_TOKENS))
     elif generator.rules is not None:
         generator.rules.check(RuleOptions(min_confidence=request.rule_options.min_confidence))
@@ -280,6 +279,15 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         if job.features is None:
             job.pixels = generator.backbone.read(image)
     return job
+
+
+def _source_tokenizer(generator: ServedGenerator) -> Tokenizer:
+    """Return the tokenizer of the source sentences of a translator."""
+    if isinstance(generator, BaseTranslator):
+        return generator.source_tokenizer
+    tokenizer = trained_models(generator)[0].source_tokenizer
+    assert tokenizer is not None, "a translator has one"
+    return tokenizer
 
 
 def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:

@@ -36,6 +36,8 @@ from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
+SOURCE_LANG = "en"
+"""Language of the ambiguous words."""
 
 logger = logging.getLogger(__name__)
 
@@ -228,9 +230,6 @@ def _measure_ambiguity(
         outputs.insert(1, sense_accuracy("swapped", hypotheses))
     compared, excluded = comparison.compare(outputs, "ambiguous words"), len(ambiguous) - len(included)
     return measurements.AmbiguityResult(sentences=len(included), excluded=excluded, conditions=compared)
-
-
-SOURCE_LANG = "en"  # language of the ambiguous words
 
 
 class AmbiguousInput(NamedTuple):

@@ -221,18 +221,18 @@ def test_whole_surrogate_pairs_are_characters(send):
 
 
 def test_forms_cannot_bring_half_a_pair_and_name_it(send, tmp_path):
-    half = b"\\udbff"
     bodies = [
-        ("/v1/describe", *multipart(b"prefix", half, "unicode_escape")),
-        ("/v1/describe", *multipart(half, b"a", "unicode_escape")),
+        ("/v1/describe", *multipart(b"prefix", b"\\udbff", "unicode_escape")),
+        ("/v1/describe", *multipart(b"\\udbff", b"a", "unicode_escape")),
         ("/v1/search", *multipart(b"query", b"+2/8-", "utf-7")),
-        ("/detect", *multipart(b"q", half, "raw_unicode_escape")),
+        ("/v1/describe", *multipart(b"+2AA-", b"a", "utf-7", file='; filename="a.png"')),
+        ("/detect", *multipart(b"q", b"\\udbff", "raw_unicode_escape")),
     ]
     (tmp_path / "keys").write_text("key\n")
-    answers = send(bodies) + send(bodies[3:], key_file=str(tmp_path / "keys"))
+    answers = send(bodies) + send(bodies[4:], key_file=str(tmp_path / "keys"))
     assert {answer.status_code for answer in answers} == {400}
     fields = [message_of(answer).partition(": has one half of a surrogate pair")[0] for answer in answers]
-    assert fields == ["prefix", "\\udbff", "query", "q", "q"]
+    assert fields == ["prefix", "\\udbff", "query", "\\ud800", "q", "q"]
 
 
 def test_forms_in_any_charset_are_answered(send):

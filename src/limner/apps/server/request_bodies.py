@@ -131,10 +131,10 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
     try:
         async with request.form(max_files=max_files, max_fields=100 if max_files else MAX_FIELDS) as form:
             for name, value in form.multi_items():
+                if (place := half_pair_in({name: value if isinstance(value, str) else ""})) is not None:
+                    raise _half_pair(place)
                 if not isinstance(value, str):
                     value = (await converted(base64.b64encode, await value.read())).decode()
-                elif (place := half_pair_in({name: value})) is not None:
-                    raise _half_pair(place)
                 fields.setdefault(name, []).append(value)
     except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
         reason = getattr(error, "detail", None) or getattr(error, "message", None) or error

@@ -174,7 +174,7 @@ def test_arguments_files_and_pipes_give_equal_translations(limner_translate, tmp
     piped = "\r\n".join([*SENTENCES, ""]).encode()
     assert limner_translate(stdin=Piped(piped))[:2] == (0, expected)
     assert limner_translate("--input", "-", stdin=Piped(b"\xef\xbb\xbf" + piped))[:2] == (0, expected)
-    assert limner_translate(stdin=Piped(b""))[:2] == (0, "")
+    assert limner_translate(stdin=Piped(b"")) == (0, "", "WARNING  standard input: no sentences to translate\n")
     assert limner_translate("")[:2] == limner_translate(stdin=Piped(b"\n"))[:2] == (0, "\n")
     status, printed, stderr = limner_translate(stdin=Piped(None))
     assert (status, printed) == (1, "") and "nothing to translate" in stderr

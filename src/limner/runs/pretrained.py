@@ -78,8 +78,8 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
     if len(matching) != 1:
         known = ", ".join(" to ".join(pair) for pair in pairs)
         raise SettingsError(
-            f"{source or 'any language'} to {target or 'any'}: the built-in translator has {known or 'no weights'}; "
-            "choose a pair, or name another model"
+            f"expected a pair of languages of the built-in translator ({known or 'no weights'}), got "
+            f"{source or 'any language'} to {target or 'any language'}; choose a pair, or name another model"
         )
     return PRETRAINED / "-".join(matching[0])
 
@@ -133,7 +133,12 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
 
 
 def local_folder(run: Path | str) -> Path | str:
-    """Return the folder of a model of the hub, downloaded where needed, or the run; BackboneError if that fails."""
+    """Return the folder of a model of the hub, downloaded if it is not yet on this machine; other runs unchanged.
+
+    Raises:
+        BackboneError: the hub has no such model or revision, cannot be reached, or has no weights in safetensors.
+        MissingExtraError: the library that downloads it is not installed.
+    """
     name = str(run)
     if not name.startswith(HUB):
         return run

@@ -216,7 +216,10 @@ def _read_sentences(arguments: Sequence[str], file: Path | None) -> tuple[list[s
     if file is None and sys.stdin.isatty():
         raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe sentences in")
     origin = "standard input" if file in (None, STANDARD_INPUT) else str(file)
-    return read_lines(file or STANDARD_INPUT), origin
+    texts = read_lines(file or STANDARD_INPUT)
+    if not texts:
+        logger.warning("%s: no sentences to translate", origin)
+    return texts, origin
 
 
 def _read_images(texts: Sequence[str], origin: str, images: Sequence[Path], file: Path | None) -> list[Path | None]:

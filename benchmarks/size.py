@@ -42,7 +42,7 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of files that six commands enter": 27_560,
+    "lines of files that six commands enter": 27_700,
     "files that six commands enter": 131,
     "photograph: functions": 210,
     "request: calls": 1_000,

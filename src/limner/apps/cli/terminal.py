@@ -31,7 +31,8 @@ PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300  # shortest and longest time in seconds 
 RETRIEVAL = [
     f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r5", "r10", "median_rank")
 ]
-CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", "perplexity", *RETRIEVAL))
+REGION_SCORES, JUDGED_SCORES = ("map", "localisation_map"), ("caption_score", "ref_caption_score")
+CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", *JUDGED_SCORES, *REGION_SCORES, "perplexity", *RETRIEVAL))
 TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))  # names of the scores that are read first
 
 

@@ -217,7 +217,8 @@ def limner_language_model(folder: Path) -> None:
     import numpy as np
     from numba import njit
 
-    from limner.smt.language_model import next_word, read_arpa
+    from limner.smt.arpa import read_arpa
+    from limner.smt.language_model import next_word
     from limner.text.vocab import SPECIAL_TOKENS
 
     entries = ["<pad>", "<s>", "</s>", "<unk>", *read(folder, "words.de")]

@@ -130,7 +130,8 @@ def write_data(folder: Path) -> str:
 
 def write_language_model(folder: Path) -> None:
     """Estimate a language model of order 3 and write it for both sides."""
-    from limner.smt.language_model import estimate, write_arpa
+    from limner.smt.arpa import write_arpa
+    from limner.smt.language_model import estimate
 
     entries = ["<pad>", "<s>", "</s>", "<unk>", *read(folder, "words.de")]
     ids = {word: number for number, word in enumerate(entries)}

@@ -24,7 +24,6 @@ from limner.apps.export import folder as export_folder
 from limner.apps.export import record as recording
 from limner.apps.export.folder import export
 from limner.errors import LimnerError, RunError, SettingsError
-from limner.files.structured import to_json
 from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS
@@ -34,6 +33,7 @@ from limner.runtime.generators import load_captioner
 from limner.runtime.graphs import Graph
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.runtime.wire_format import require_self_contained
+from limner.storage.json_text import to_json
 
 
 @pytest.fixture(scope="module")

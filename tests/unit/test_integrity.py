@@ -26,7 +26,6 @@ from limner.features.maintenance import repair_table
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
 from limner.features.tables import DamagedTableError, TableWriter
-from limner.files.structured import to_json
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
@@ -41,6 +40,7 @@ from limner.models.two_tower import TwoTower
 from limner.runs.trained_model import load_trained_model
 from limner.runtime.generators import BaseTranslator
 from limner.storage.hashes import IdSet, infinite_rows
+from limner.storage.json_text import to_json
 from limner.storage.places import damage_raised_as
 from limner.storage.tensors import load_tensors, read_tensors, save_tensors
 

@@ -31,9 +31,9 @@ from limner.features.extract import extract
 from limner.features.store import FeatureTable
 from limner.features.tables import table_path
 from limner.files import LOCK_FILE, locked
-from limner.files.structured import to_json
 from limner.media.modality import is_audio, is_image, is_video
 from limner.runs.records import Evaluation, save_evaluation
+from limner.storage.json_text import to_json
 from limner.storage.outputs import name_or_default, require_name
 
 EVIL = ["../../../evil", "/etc/evil", "a/b", "a\\b", ".hidden", "..", "", " ", "a\nb", "a\x1b[31m", "x" * 201, "\udcff"]

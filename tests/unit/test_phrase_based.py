@@ -22,12 +22,12 @@ from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
-from limner.files.structured import to_json
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
 from limner.runs.trained_model import load_trained_model
+from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.loop import train

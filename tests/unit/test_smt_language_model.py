@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from limner.errors import RunError
-from limner.smt.language_model import _discounts, estimate, next_word, read_arpa, write_arpa
+from limner.smt.arpa import read_arpa, write_arpa
+from limner.smt.language_model import _discounts, estimate, next_word
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c", "d", "e"]
 PAD, BOS, EOS, UNK, A, B, C, D, E = range(9)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from limner.data.examples import Item
 from limner.data.items_table import SPLITS_KEY, STORED_SCHEMA, WRITER_KEY, item_of_row, merge, stored_batch
 from limner.data.stored_items import CHUNK_ITEMS
-from limner.files.structured import to_json
 from limner.storage.hashes import CHECKSUM, hashes
+from limner.storage.json_text import to_json
 from limner.storage.places import is_remote, place, storage_options, this_writer
 
 

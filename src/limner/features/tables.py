@@ -17,8 +17,9 @@ import numpy as np
 from limner.data.collection import FEATURES
 from limner.errors import FeatureError, SettingsError
 from limner.features.spec import FeatureArray, FeatureSpec
-from limner.files.structured import StructureError, parse_json, to_json
+from limner.files.structured import StructureError, parse_json
 from limner.storage.hashes import CHECKSUM, IdSet, infinite_rows, row_checksums
+from limner.storage.json_text import to_json
 from limner.storage.outputs import require_name
 from limner.storage.places import damage_raised_as, is_remote, open_table, storage_options, write_errors_raised_as
 

@@ -196,7 +196,8 @@ class PhraseBased(nn.Module):
 
     def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
         """Estimate the language model, or read it from the file of the settings."""
-        from limner.smt.language_model import estimate, read_arpa
+        from limner.smt.arpa import read_arpa
+        from limner.smt.language_model import estimate
 
         order, file = self.settings.order, self.settings.language_model_file
         if file is not None:

@@ -22,11 +22,11 @@ from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import RunError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
-from limner.files.structured import to_json
 from limner.models import Model, ModelInputs, build_model
 from limner.process import find_device, processor_name, use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig, require_run_directory
+from limner.storage.json_text import to_json
 from limner.storage.tensors import read_tensors, require_finite, save_tensors
 from limner.text.tokenizer import Tokenizer
 

@@ -13,8 +13,9 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.preprocessing import Preprocessing
 from limner.files import open_file, read_bytes, write_text
-from limner.files.structured import parse_json, to_json
+from limner.files.structured import parse_json
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.text.vocab import SPECIAL_TOKENS
 
 MANIFEST = "generation.json"

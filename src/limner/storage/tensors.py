@@ -19,7 +19,8 @@ from torch import Tensor
 
 from limner.errors import LimnerError, RunError, system_reason
 from limner.files import atomic_write, require_regular
-from limner.files.structured import parse_json, to_json
+from limner.files.structured import parse_json
+from limner.storage.json_text import to_json
 
 _ENTRY = "limner"
 RESTORE = "restore the file or train again"

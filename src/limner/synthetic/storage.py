@@ -16,11 +16,11 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.files import read_bytes
-from limner.files.structured import to_json
 from limner.media.modality import MODALITIES
 from limner.process import require_memory, require_space
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 
 logger = logging.getLogger(__name__)
 

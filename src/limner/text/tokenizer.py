@@ -21,7 +21,8 @@ from tokenizers import normalizers
 
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
-from limner.files.structured import read_json_file, to_json
+from limner.files.structured import read_json_file
+from limner.storage.json_text import to_json
 from limner.text import compounds, moses, scripts
 from limner.text.compounds import CompoundSettings, CompoundSplitter
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS, WORD_START, build_subword_vocab, build_word_vocab

@@ -21,11 +21,11 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.files import write_error, write_text
-from limner.files.structured import to_json
 from limner.models.protocols import Output
 from limner.runs.records import LogLine, read_log
 from limner.runs.trained_model import ModelConfig, TrainedModel, save_trained_model
 from limner.runs.training_settings import TrainingSettings
+from limner.storage.json_text import to_json
 from limner.training.optimizers import ExponentialMovingAverage
 from limner.training.processes import Processes
 from limner.training.state import TrainState, rng_state, save_state

@@ -14,9 +14,10 @@ from typing import Any
 from limner.data.collection import Collection
 from limner.errors import RunError, SettingsError, did_you_mean
 from limner.files import locked, write_text
-from limner.files.structured import read_json_file, to_json
+from limner.files.structured import read_json_file
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, ModelConfig, TrainedModel
+from limner.storage.json_text import to_json
 from limner.training.context import Interruption, Optimization, RunLog, TrainingContext, TrainProgress
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer
 from limner.training.processes import Devices, Processes, launch

@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from limner.errors import RunError
 from limner.files import PARTIAL, sync, temporary_path, write_error, write_text
-from limner.files.structured import read_json_file, to_json
+from limner.files.structured import read_json_file
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_weights
+from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.optimizers import ExponentialMovingAverage
 

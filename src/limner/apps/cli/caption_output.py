@@ -18,7 +18,8 @@ from unicodedata import normalize
 from limner.apps.cli.terminal import err, print_columns, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.files import read_bytes, write_error, write_text
-from limner.files.structured import parse_json, to_json
+from limner.files.structured import parse_json
+from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, claim_file, require_writable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from limner.apps.cli.options import check_runs
 from limner.apps.cli.terminal import echo, err, progress_bar, tab_separated
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
-from limner.files.structured import to_json
+from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, claim_folder, save_output
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from limner.apps.cli.options import HubOptions, command, without_none
 from limner.apps.cli.terminal import activity, echo
 from limner.apps.server.settings import ServerSettings
 from limner.errors import MissingExtraError
-from limner.files.structured import to_json
+from limner.storage.json_text import to_json
 
 PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
 """Packages of the extra `serve`."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import typer
 
-from limner.files.structured import LineFormatter as LineFormatter
-from limner.files.structured import printable as printable
-from limner.files.structured import tab_separated as tab_separated
-from limner.files.structured import to_json
+from limner.storage.json_text import LineFormatter as LineFormatter
+from limner.storage.json_text import printable as printable
+from limner.storage.json_text import tab_separated as tab_separated
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

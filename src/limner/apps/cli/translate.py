@@ -19,8 +19,8 @@ from limner.bounds import BatchSize, Count
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
-from limner.files.structured import to_json
 from limner.runs.pretrained import model_type
+from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:

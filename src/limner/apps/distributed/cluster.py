@@ -26,7 +26,8 @@ from uuid import uuid4
 from limner import errors
 from limner.errors import LimnerError, MissingExtraError, ResourceError, SettingsError, system_reason
 from limner.files import locked, write_text
-from limner.files.structured import StructureError, parse_json, read_json_file, to_json
+from limner.files.structured import StructureError, parse_json, read_json_file
+from limner.storage.json_text import to_json
 from limner.storage.places import is_remote, place
 
 _PLAN = "plan.json"

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from limner.apps.distributed.cluster import LOCAL, UnitJob, no_cluster_error
 from limner.errors import LimnerError, ResourceError, SettingsError, system_reason
-from limner.files.structured import to_json
+from limner.storage.json_text import to_json
 
 
 def main() -> None:

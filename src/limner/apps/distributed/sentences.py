@@ -19,7 +19,6 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError
 from limner.features.encoders.transformers import hash_files
-from limner.files.structured import to_json
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.captioner import Captioner
 from limner.inference.features import open_features
@@ -29,6 +28,7 @@ from limner.progress import Progress
 from limner.runs.concepts import Tag
 from limner.runs.pretrained import model_type
 from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.storage.json_text import to_json
 
 SENTENCES = TypeAdapter(list[Sentence])
 """Validator that restores sentences from their fields in a journal."""

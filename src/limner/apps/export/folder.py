@@ -144,7 +144,7 @@ def export_language_model(run: Path | str, out: Path | str) -> int:
             "choose --format onnx"
         )
     extra_module("numba", "phrase-based translation", "smt")
-    from limner.smt.language_model import write_arpa
+    from limner.smt.arpa import write_arpa
 
     model = trained.model.language_model()
     write_arpa(model, trained.tokenizer.entries, out)

@@ -10,11 +10,11 @@ import xxhash
 from limner.bounds import Count, Few
 from limner.errors import DamagedIndexError
 from limner.files import open_file, write_text
-from limner.files.structured import to_json
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.image_searcher import Searcher
 from limner.runs.pretrained import is_pretrained
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.storage.places import load_record
 
 RECORD = "index.json"

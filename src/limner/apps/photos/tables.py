@@ -22,8 +22,8 @@ import xxhash
 from limner.apps.photos.record import RECORD, IndexRecord, damaged_error
 from limner.errors import DamagedIndexError, FolderError, WriteError, system_reason
 from limner.features.spec import FeatureArray
-from limner.files.structured import to_json
 from limner.storage.hashes import CHECKSUM
+from limner.storage.json_text import to_json
 from limner.storage.places import damage_raised_as, open_table, state_of, write_errors_raised_as
 
 FILES, IMAGES = "files.lance", "images.lance"

@@ -32,13 +32,13 @@ from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text
-from limner.files.structured import to_json
 from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.plots import figures
 from limner.progress import StageProgress
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Point
+from limner.storage.json_text import to_json
 
 HEADINGS = {
     (True, False): "rows",

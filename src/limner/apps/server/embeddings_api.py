@@ -22,9 +22,10 @@ from limner.apps.server.libretranslate_api import MAX_CHARACTERS
 from limner.apps.server.limner_api import ERRORS, EngineOf
 from limner.apps.server.request_bodies import MULTIPART, LenientBody, UploadRoute, converted, reads
 from limner.apps.server.service import ServiceEngine
-from limner.files.structured import StructureError, parse_json, to_json
+from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
 from limner.runs.concepts import Vector, pooled_vector
+from limner.storage.json_text import to_json
 from limner.text.vocab import SPECIAL_TOKENS
 
 IMMICH_SIZE = 512

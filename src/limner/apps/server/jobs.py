@@ -22,11 +22,11 @@ from limner.decoding.settings import change_decoding
 from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
-from limner.files.structured import to_json
 from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import MAX_SOURCE_TOKENS, compile_words, require_source_length, words_of_inputs
 from limner.media.image import image_name, image_size, require_pixels
 from limner.runtime.generators import BaseTranslator
+from limner.storage.json_text import to_json
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 

@@ -21,9 +21,9 @@ from limner.apps.server.models import ServedModel, trained_models
 from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.service import EventStream, ServiceEngine
 from limner.apps.server.settings import ServerSettings
-from limner.files.structured import to_json
 from limner.generation.request import RuleOptions
 from limner.media.image import require_pixels
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from limner.decoding.scoring import SentenceScore

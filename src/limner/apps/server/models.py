@@ -14,7 +14,6 @@ from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSup
 from limner.apps.server.settings import ServerSettings
 from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
-from limner.files.structured import to_json
 from limner.inference.image_searcher import JOINT, JointSpace
 from limner.inference.load import load
 from limner.runs.pretrained import (
@@ -28,6 +27,7 @@ from limner.runs.pretrained import (
     pretrained_translator,
 )
 from limner.runtime.generators import ExportedModel
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from limner.hub.generators import HubCaptioner, HubTranslator

@@ -26,7 +26,7 @@ from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.models import DEFAULT_TAG, ServedModel
 from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
 from limner.apps.server.service import EventStream, ServiceEngine
-from limner.files.structured import to_json
+from limner.storage.json_text import to_json
 
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"

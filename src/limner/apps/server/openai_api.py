@@ -22,7 +22,7 @@ from limner.apps.server.limner_api import ERRORS, EngineOf, model_body, sse_resp
 from limner.apps.server.request_bodies import JSONRoute, LenientBody
 from limner.apps.server.schemas import ModelBody
 from limner.apps.server.service import EventStream
-from limner.files.structured import to_json
+from limner.storage.json_text import to_json
 
 MAX_CHOICES = 20
 """Largest number of sentences of one request."""

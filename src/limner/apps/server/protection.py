@@ -25,7 +25,8 @@ from limner.apps.server.request_bodies import FORM, LARGE, MULTIPART, converted,
 from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.errors import LimnerError
-from limner.files.structured import parse_json, to_json
+from limner.files.structured import parse_json
+from limner.storage.json_text import to_json
 
 LOCAL = ("localhost", "ip6-localhost", "")
 OPEN_PATHS = ("/", "/health", "/favicon.ico", "/ping", "/languages", "/frontend/settings")

@@ -19,12 +19,12 @@ from limner.errors import SearchIndexError
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureStore
 from limner.files import write_text
-from limner.files.structured import to_json
 from limner.models.protocols import Model
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 from limner.storage.hashes import FileBlocks
+from limner.storage.json_text import to_json
 from limner.storage.places import load_record
 
 IMAGES_READ_PER_BATCH = 1024

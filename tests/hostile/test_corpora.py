@@ -272,7 +272,7 @@ test_what_is_left_out_is_reported = check_all(
     case("import folder f new", "0.docx", files={"f/0.docx": b"x", "f/1.jpg": jpeg()}, status=0, creates="new"),
     case(
         "import csv t.csv new",
-        "1 item without sentences",
+        "1 items without sentences",
         files={"t.csv": CSV + ROW + ROW.replace("a red square", "").replace("1,", "2,", 1)},
         status=0,
         creates="new",

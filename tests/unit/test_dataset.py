@@ -253,19 +253,19 @@ def draw(folder, *names):
 def test_lines_name_counts_reasons_and_a_few_names():
     tally = Tally()
     for name in "abcda":
-        tally.skip("words", name)
-    tally.note("hidden files and folders, which are not read")
-    assert tally.lines() == ["skipped 5 words, for example a; b; c", "note: 1 hidden file or folder, which is not read"]
+        tally.skip("sentences of too many words", name)
+    tally.note("hidden files", count=1200)
+    assert tally.lines() == ["skipped 5 sentences of too many words, for example a; b; c", "note: 1,200 hidden files"]
 
 
 def test_lines_of_a_split_name_it_once_and_are_no_notes():
     tally = Tally()
     tally.skip("sentences of too many words", count=2)
-    tally.note("tokens are not in the vocabulary", count=3000)
+    tally.note("tokens are not in the vocabulary", count=30)
     tally.note_few("val", 7, "sentences")
     assert tally.lines("val") == [
         "split 'val': skipped 2 sentences of too many words",
-        "split 'val': 3,000 tokens are not in the vocabulary",
+        "split 'val': 30 tokens are not in the vocabulary",
         "7 sentences in split 'val': too few to choose a model by, or to measure it",
     ]
 

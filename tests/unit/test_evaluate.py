@@ -60,9 +60,9 @@ def test_notes_tell_few_sentences_cut_hypotheses_unknown_words_and_training_data
     short = DecodingSettings(max_length=1)
     options = EvaluationOptions(split="few", metrics=("bleu1",), retrieval=False, decoding=short)
     assert evaluate([model], collection, options=options).notes == (
-        "skipped 1 item without a sentence in 'en', for example mute",
+        "skipped 1 items without a sentence in 'en', for example mute",
         "note: 2 tokens, 100.0% of all, are not in the vocabulary; perplexity counts them as <unk>, which lowers it",
-        "note: 1 sentence in split 'few': too few to choose a model by, or to measure it",
+        "note: 1 sentences in split 'few': too few to choose a model by, or to measure it",
         "note: 1 hypotheses were cut off at decoding.max_length=1 before their end",
     )
     on_train = evaluate([model], collection, options=options.model_copy(update={"split": "train", "decoding": None}))

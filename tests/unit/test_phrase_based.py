@@ -360,7 +360,7 @@ def test_sentences_without_words_are_counted(tmp_path, caplog):
     notes = load_trained_model(train(recipe, collection, tmp_path / "run")).config.provenance["notes"]
     expected = [
         "split 'train': skipped 2 pairs with a side without words",
-        "split 'val': skipped 1 source sentence without words, in the tuning",
+        "split 'val': skipped 1 source sentences without words, in the tuning",
     ]
     assert notes == expected
     assert all(line in caplog.text for line in expected)

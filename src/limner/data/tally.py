@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ MAX_EXAMPLES = 3
 """Maximum number of names that are reported for each reason."""
 FEW_ITEMS = 10
 """Splits with fewer items, or sentences, are noted: their scores are mostly chance."""
-_NOUN = re.compile(r"^((?:\w+ )?(?:item|file|link|member|sentence|token|word))s\b")
 
 
 @dataclass(slots=True)
@@ -63,7 +61,4 @@ class Tally:
 
     def _line(self, reason: str, count: int) -> str:
         names = "; ".join(self.examples[reason])
-        if count == 1:
-            reason = _NOUN.sub(r"\1", reason).replace(" and folders", " or folder", 1)
-            reason = re.sub(" that (repeat|belong) ", r" that \1s ", reason.replace(" are ", " is ", 1))
         return f"{count:,} {reason}{f', for example {names}' if names else ''}"

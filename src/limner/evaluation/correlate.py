@@ -203,7 +203,7 @@ def score_judged_pairs(
 def judged_pairs(
     collection: Collection, judgements: Judgements, features: FeatureStore | None, lang: str
 ) -> tuple[dict[str, Item], dict[str, ItemSentence], list[Pair]]:
-    """Find the judged images by file name, the judged captions, and the pairs of both; CollectionError for none."""
+    """Find the judged images by file name, the judged captions, and the pairs; CollectionError without a pair."""
     judged_names = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
     images: dict[str, Item] = {}
     captions: dict[str, ItemSentence] = {}

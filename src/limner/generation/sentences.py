@@ -40,6 +40,12 @@ MAX_SOURCE_TOKENS = 1000
 
 logger = logging.getLogger(__name__)
 
+SEPARATOR = "|"
+"""Character between alternatives, such as synonyms."""
+
+MustInclude = Sequence[str] | Sequence[Sequence[str]]
+"""Words or phrases that every sentence includes, each with alternatives after `SEPARATOR`; or one such list for each
+input."""
 MissingImage = Literal["refuse", "text"]
 """Treatment of a sentence without an image by a model trained with images: an error, or a translation of the text."""
 
@@ -126,14 +132,6 @@ def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: st
     if cut:
         were = "was" if cut == 1 else "were"
         logger.warning(f"{cut:,} of {counted(total, noun)} {were} cut off at max_length={max_length}; {remedy}")
-
-
-SEPARATOR = "|"
-"""Character between alternatives, such as synonyms."""
-
-MustInclude = Sequence[str] | Sequence[Sequence[str]]
-"""Words or phrases that every sentence includes, each with alternatives after `SEPARATOR`; or one such list for each
-input."""
 
 
 def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, count: int) -> list[tuple[str, ...]]:

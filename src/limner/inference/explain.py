@@ -189,7 +189,7 @@ def _explain_derivation(
 
 @torch.inference_mode()
 def count_locations(model: TrainedModel) -> int | None:
-    """Count the locations or frames that a captioning model attends to, by features of zeros; None for none."""
+    """Count the locations or frames that a captioner attends to, by features of zeros; None without attention."""
     image: StoredFeatures = {spec.kind: np.zeros(spec.shape, dtype=np.float16) for spec in model.config.features}
     output = model.model(collate([Example("", (), None, image)]).to(device_of(model.model)))
     return None if output.attention is None else output.attention.shape[-1]

@@ -66,6 +66,7 @@ class ImageEncoder(nn.Module):
             SettingsError: `feature_shapes` is empty.
         """
         super().__init__()
+        _require_windows(feature_shapes, settings)
         self.settings = settings
         self.convnet: PixelConvnet | MapConvnet | None = None
         self.projection: nn.Linear | None = None
@@ -73,8 +74,6 @@ class ImageEncoder(nn.Module):
         if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
             self.kind = kind
             self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
-        elif "maps" in feature_shapes and settings.grid_pooling > 1:
-            raise _without_windows(settings, "maps")
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
             require_image_maps(shape)
@@ -126,6 +125,7 @@ class GridEncoder(nn.Module):
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
         """Select the features in the order of preference pooled, grid, pixels; SettingsError if there are none."""
         super().__init__()
+        _require_windows(feature_shapes, settings)
         self.settings = settings
         self.convnet: GridConvnet | None = None
         self.projection: nn.Linear | None = None
@@ -133,8 +133,6 @@ class GridEncoder(nn.Module):
         if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
             self.kind = kind
             self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
-        elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS and settings.grid_pooling > 1:
-            raise _without_windows(settings, "pixels")
         elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS:
             require_image_maps(feature_shapes["maps"])
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
@@ -190,8 +188,7 @@ class MapEncoder(nn.Module):
                 f"features.tables: expected one table of a square grid, of maps or of pixels, got {kinds or 'none'}; "
                 "name a table such as pixels96, or one made by 'limner features … --kind grid'"
             )
-        if settings.grid_pooling > 1:
-            raise _without_windows(settings, "a model of maps, which are not pooled")
+        _require_windows({}, settings)  # maps are not pooled
         self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]
         if kind == "maps" and shape[0] == COLOURS:
             self.convnet = GridConvnet(COLOURS, settings.convnet_width)
@@ -218,15 +215,9 @@ def _stored_layers(
     """Build the projection and, of grids (L, D), the two-dimensional RNN of stored features; return their output size.
 
     Raises:
-        SettingsError: there is such a network and the grid is not a square, or it has no whole number of windows.
+        SettingsError: there is such a network and the grid is not a square.
     """
     *locations, dim = shape
-    if settings.grid_pooling > 1 and not locations:
-        raise _without_windows(settings, "a pooled vector")
-    if settings.grid_pooling > 1:
-        side = math.isqrt(locations[0])
-        if side**2 != locations[0] or side % settings.grid_pooling:
-            raise _without_windows(settings, f"{locations[0]} locations")
     projection = nn.Linear(dim, settings.projection_dim) if settings.projection_dim else None
     dim = settings.projection_dim or dim
     if not locations or not settings.grid_rnn_dim:
@@ -245,12 +236,15 @@ def project(features: Tensor, projection: nn.Linear | None) -> Tensor:
     return features if projection is None else torch.relu(projection(features))
 
 
-def _without_windows(settings: ImageEncoderSettings, features: str) -> SettingsError:
-    """Error for `grid_pooling` with features that have no whole number of its windows."""
-    return SettingsError(
-        f"model.image_encoder.grid_pooling: expected features of a square grid whose side is a multiple of "
-        f"{settings.grid_pooling}, got {features}; set it to 1, or name another table"
-    )
+def _require_windows(feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
+    """Check that a grid has a whole number of windows of `grid_pooling`; SettingsError if not, or without a grid."""
+    locations, window = feature_shapes.get("grid", (0,))[0], settings.grid_pooling
+    side = math.isqrt(locations)
+    if window > 1 and (not locations or side**2 != locations or side % window):
+        raise SettingsError(
+            f"model.image_encoder.grid_pooling: expected features of a square grid whose side is a multiple of "
+            f"{window}, got {f'{locations} locations' if locations else 'no grid'}; set it to 1, or name another table"
+        )
 
 
 def pool_grid(grid: Tensor, window: int) -> Tensor:

@@ -360,7 +360,7 @@ def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
 
 
 def load_evaluation(run: Path, split: str) -> Evaluation:
-    """Read the evaluation of a run to compare, RUN/evaluation/SPLIT.json or a newer partial one; RunError for none."""
+    """Read RUN/evaluation/SPLIT.json or a newer partial evaluation; RunError if both are missing."""
     path, stored = _paths(run, split)[0], stored_evaluations(run, split)
     if stored:
         newest = max(stored, key=lambda file: file.stat().st_mtime_ns)

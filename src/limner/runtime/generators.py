@@ -322,7 +322,7 @@ def load_translator(folder: Path | str) -> ExportedTranslator:
 
 
 def load(folder: Path | str) -> ExportedCaptioner | ExportedTranslator:
-    """Load an exported model; RunError if it is none, or a file is damaged or of another version."""
+    """Load an exported model; RunError if the folder has no such model, or a file is damaged or of another version."""
     folder = Path(folder)
     exported = read_exported(folder)
     kind = ExportedCaptioner if exported.manifest.source_lang is None else ExportedTranslator

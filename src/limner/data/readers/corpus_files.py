@@ -134,7 +134,7 @@ def require_field(entry: Any, key: str, kind: type, location: SourceLocation) ->
 
 
 def find_files(source: Path, patterns: Iterable[str], description: str) -> list[Path]:
-    """Files of a folder by the first pattern with a match, or `source`, if it is a file; CollectionError for none."""
+    """Files by the first pattern with a match, or `source`, if it is a file; CollectionError without a file."""
     if source.is_file():
         return [source]
     if not source.is_dir():

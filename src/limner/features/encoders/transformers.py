@@ -74,7 +74,7 @@ def load_pretrained(name: str) -> PretrainedNetwork:
 
 
 def find_folder(name: str) -> Path:
-    """Find the folder of a network, downloaded from the hub if need be; BackboneError for none, or for code."""
+    """Find the folder of a network, from the hub if need be; BackboneError without a folder, or with code."""
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):

@@ -182,7 +182,22 @@ def test_a_square_grid_is_read_as_maps_row_by_row():
     torch.testing.assert_close(flat, maps)
 
 
-@pytest.mark.parametrize("shapes", [{}, {"pooled": (4,)}, {"grid": (5, 4)}, {"maps": (3, 32, 32), "pooled": (4,)}])
+@pytest.mark.parametrize("shapes", [{}, {"pooled": (4,)}, {"grid": (5, 4)}, {"maps": (3, 32, 32), "grid": (9, 4)}])
 def test_other_features_are_refused(shapes):
     with pytest.raises(SettingsError, match="one table of a square grid"):
         build_model(settings(), ModelInputs(8, shapes))
+
+
+def test_pooled_features_are_the_context_of_every_region_of_their_image():
+    torch.manual_seed(3)
+    model = build_model(settings(), ModelInputs(8, {"grid": (16, 5), "pooled": (4,)})).eval()
+    image = ImageFeatures(torch.ones(2, dtype=torch.bool), pooled=torch.randn(2, 4), grid=torch.zeros(2, 16, 5))
+    context = model.context(image.pooled)
+    codes = torch.stack([model._codes(torch.zeros(1, 5, 3, 3), row)[0] for row in context])
+    torch.testing.assert_close(model.region_codes(image), codes)
+    for detected, code in zip(model.detect(image), codes, strict=True):
+        torch.testing.assert_close(detected.codes, code.expand_as(detected.codes))
+    maps = torch.stack([torch.zeros(5, 4, 4), torch.ones(5, 4, 4)])  # the value of a location is the row of its image
+    regions = collate([Example(str(n), [4], None, {}, [RegionTarget([0.5, 0.5, 0.5, 0.5], [4])]) for n in range(2)])
+    sampled, *_ = model._sample(maps, model.localisation(maps), regions.regions)
+    assert torch.equal((sampled.features.amax((1, 2, 3)) > 0).long(), sampled.image)

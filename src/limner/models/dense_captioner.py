@@ -16,7 +16,7 @@ from limner.bounds import Count, GridSide, PositiveShare, Rate, Weight, Width
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise, require_numbers
-from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
+from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder, scale
 from limner.layers.localisation import (
     LocalisationNetwork,
     LocalisationSettings,
@@ -113,6 +113,7 @@ class TrainingRegions(NamedTuple):
     boxes: Tensor  # (P, 4): positive proposals
     annotated: Tensor  # (P,): index of the annotated region of each in the batch
     is_region: Tensor  # (N,): 1 for positive regions, 0 for negative regions
+    image: Tensor  # (N,): row of the image of each in the batch
 
 
 class DenseCaptioner(nn.Module):
@@ -121,7 +122,7 @@ class DenseCaptioner(nn.Module):
     The localisation network (`LocalisationNetwork`) proposes boxes with a confidence on feature maps U (C, H, W). Every
     proposal is sampled to (C, Y, X) by bilinear interpolation (`sample_regions`), and the recognition network computes
 
-        code = relu(W_2 relu(W_1 V + b_1) + b_2)               both layers with dropout
+        code = relu(W_2 relu(W_1 V + W_x x + b_1) + b_2)       both layers with dropout
         score = w_s · code + b_s                               final confidence (logit)
         box = proposal moved by W_b code + b_b                 `apply_offsets`
 
@@ -131,12 +132,14 @@ class DenseCaptioner(nn.Module):
         x_0 = embedding of START, x_t = embedding of token s_t
         h_t = cell(x_t, h_{t-1}), logits of s_{t+1} = S h_t + b,  t >= 0
 
-    `encode` reads the region in `batch.image.box`, the whole image where it is zero, or region codes in
+    `encode` reads the region in `batch.image.box`, the whole image where it is zero; without maps, region codes in
     `batch.image.pooled` that `detect` computed. In training, `forward` of a batch with annotated regions
     (`batch.regions`) returns the weighted sum of the five losses of section 3.3.
 
     Departures from the paper and its published program:
 
+    - W_x x is absent from the paper: the pooled features x of the image, if there is a table of pooled features beside
+      the maps; a context for the description of each region, as in Yang et al. (2017);
     - the CNN is not VGG-16, fine-tuned: the maps are stored features of a frozen backbone, or the output of a small
       convnet on pixels, which is trained from the start with all five losses; the recognition network is not
       initialised from VGG-16;
@@ -156,10 +159,13 @@ class DenseCaptioner(nn.Module):
     def __init__(self, settings: DenseCaptionerSettings, inputs: ModelInputs) -> None:
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
-        self.image_encoder = MapEncoder(inputs.feature_shapes, settings.image_encoder)
+        shapes = dict(inputs.feature_shapes)
+        pooled = shapes.pop("pooled", None) if len(shapes) > 1 else None
+        self.image_encoder = MapEncoder(shapes, settings.image_encoder)
         channels, side = self.image_encoder.dim, settings.region_size
         self.localisation = LocalisationNetwork(channels, settings.localisation)
         self.recognition_1 = nn.Linear(channels * side * side, settings.code_dim)  # W_1, b_1
+        self.context = None if pooled is None else nn.Linear(pooled[0], settings.code_dim, bias=False)  # W_x
         self.recognition_2 = nn.Linear(settings.code_dim, settings.code_dim)  # W_2, b_2
         self.final_score = nn.Linear(settings.code_dim, 1)  # w_s, b_s
         self.final_box = nn.Linear(settings.code_dim, 4)  # W_b, b_b
@@ -172,15 +178,23 @@ class DenseCaptioner(nn.Module):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
 
-    def _codes(self, features: Tensor) -> Tensor:
-        """Compute the codes of sampled regions: (N, C, Y, X) to (N, D)."""
+    def _context(self, image: ImageFeatures) -> Tensor:
+        """Compute W_x x of each image, (B, D); zeros, (B, 1), without pooled features."""
+        if self.context is None or image.pooled is None:
+            return self.final_score.weight.new_zeros(len(image.present), 1)
+        x = scale(image.pooled, self.settings.image_encoder.scaling)
+        context: Tensor = self.context(dropout(x, self.settings.dropout, self.training))
+        return context
+
+    def _codes(self, features: Tensor, context: Tensor) -> Tensor:
+        """Compute the codes (N, D) of sampled regions (N, C, Y, X) with the contexts of their images, (N or 1, D)."""
         rate = self.settings.dropout
-        hidden = dropout(torch.relu(self.recognition_1(features.flatten(1))), rate, self.training)
+        hidden = dropout(torch.relu(self.recognition_1(features.flatten(1)) + context), rate, self.training)
         return dropout(torch.relu(self.recognition_2(hidden)), rate, self.training)
 
     def region_codes(self, image: ImageFeatures) -> Tensor:
         """Compute the codes (B, D) of the boxes of images, or of the whole images; zeros for a missing image."""
-        if image.pooled is not None:
+        if image.pooled is not None and image.grid is None and image.maps is None:
             return image.pooled
         maps = self.image_encoder(image)
         if maps is None:
@@ -190,7 +204,7 @@ class DenseCaptioner(nn.Module):
             boxes = torch.where(image.box.any(1, keepdim=True), image.box, boxes)
         side = (self.settings.region_size, self.settings.region_size)
         features = sample_regions(maps, boxes, side)
-        return self._codes(features) * image.present[:, None]
+        return self._codes(features, self._context(image)) * image.present[:, None]
 
     def encode(self, batch: Batch) -> Tensor:
         """Encode the region of each example: x_{-1}, (B, E)."""
@@ -238,7 +252,7 @@ class DenseCaptioner(nn.Module):
         require_numbers(proposals.scores, "confidences of regions")
         require_numbers(proposals.boxes, "boxes")
         sampled, score_loss, box_loss = self._sample(maps, proposals, regions)
-        codes = self._codes(sampled.features)
+        codes = self._codes(sampled.features, self._context(image)[sampled.image])
         positive = codes[: len(sampled.boxes)]
         targets = regions.box[sampled.annotated]
         logits = self._logits(torch.relu(self.visual(positive)), regions.target_in[sampled.annotated])
@@ -275,11 +289,12 @@ class DenseCaptioner(nn.Module):
             boxes.append(all_boxes[sample.positive])
             annotated.append(of_image[sample.matched])
             scores.append((proposals.scores[row, sample.positive], proposals.scores[row, sample.negative]))
-        matched = torch.cat(annotated)
+        matched, images = torch.cat(annotated), torch.arange(len(maps), device=maps.device)
+        rows = [images.repeat_interleave(images.new_tensor([*map(len, part)])) for part in (positives, negatives)]
         logits = torch.cat([positive for positive, _ in scores] + [negative for _, negative in scores])
         is_region = torch.cat([torch.ones_like(logits[: len(matched)]), torch.zeros_like(logits[len(matched) :])])
         return (
-            TrainingRegions(torch.cat(positives + negatives), torch.cat(boxes), matched, is_region),
+            TrainingRegions(torch.cat(positives + negatives), torch.cat(boxes), matched, is_region, torch.cat(rows)),
             _score_loss(logits, is_region),
             _box_loss(torch.cat(offsets), torch.cat(anchors), regions.box[matched]),
         )
@@ -289,13 +304,13 @@ class DenseCaptioner(nn.Module):
         """Detect at most `count` regions of each of B images by descending confidence, section 3.2.3 and 3.3."""
         settings, detected = self.settings.detection, []
         side = (self.settings.region_size, self.settings.region_size)
-        maps = self.image_encoder(image)
+        maps, context = self.image_encoder(image), self._context(image)
         assert maps is not None, "regions are detected in images"
         proposals: Proposals = self.localisation(maps)
         for row in range(len(maps)):
             boxes, inside = regions_in_image(proposals.boxes[row])
             boxes = boxes[nms(boxes, proposals.scores[row, inside], settings.proposal_nms, settings.proposals)]
-            codes = self._codes(sample_regions(maps[row], boxes.to(maps.dtype), side))
+            codes = self._codes(sample_regions(maps[row], boxes.to(maps.dtype), side), context[row])
             final, inside = regions_in_image(apply_offsets(boxes, precise(self.final_box(codes))))
             codes, scores = codes[inside], precise(self.final_score(codes[inside])).squeeze(1)
             kept = nms(final, scores, settings.final_nms, len(final) if count is None else count)

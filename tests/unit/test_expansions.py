@@ -16,6 +16,7 @@ from limner.layers.image_encoder import (
     GridEncoder,
     ImageEncoder,
     ImageEncoderSettings,
+    MapEncoder,
     location_mask,
     mean_over_locations,
     scale,
@@ -182,6 +183,7 @@ def test_grid_features_are_encoded_to_one_vector_per_location(shapes, locations,
         (GridEncoder, {"maps": (5, 9, 9)}, SETTINGS, "expected features of kind 'grid', got maps"),
         (GridEncoder, {"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3), "a square grid, got 6 locations"),
         (GridEncoder, {"grid": (9, 4)}, ImageEncoderSettings(grid_pooling=2), "a multiple of 2, got 9 locations"),
+        (MapEncoder, {"grid": (9, 4)}, ImageEncoderSettings(projection_dim=3), "projection_dim: has no effect on maps"),
     ],
 )
 def test_features_that_do_not_fit_are_named(encoder_type, shapes, settings, message):

@@ -177,7 +177,8 @@ class MapEncoder(nn.Module):
         """Select the only kind of features.
 
         Raises:
-            SettingsError: the features are pooled vectors, a grid that is not square, or of several kinds.
+            SettingsError: the features are pooled vectors, a grid that is not square, or of several kinds, or a setting
+                does not apply to maps.
         """
         super().__init__()
         self.settings, self.convnet = settings, None
@@ -188,7 +189,11 @@ class MapEncoder(nn.Module):
                 f"features.tables: expected one table of a square grid, of maps or of pixels, got {kinds or 'none'}; "
                 "name a table such as pixels96, or one made by 'limner features … --kind grid'"
             )
-        _require_windows({}, settings)  # maps are not pooled
+        for name, absent in (("grid_pooling", 1), ("projection_dim", 0), ("grid_rnn_dim", 0)):
+            if (value := getattr(settings, name)) != absent:
+                raise SettingsError(
+                    f"model.image_encoder.{name}: has no effect on maps, got {value}; set it to {absent}"
+                )
         self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]
         if kind == "maps" and shape[0] == COLOURS:
             self.convnet = GridConvnet(COLOURS, settings.convnet_width)

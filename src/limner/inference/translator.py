@@ -64,6 +64,7 @@ class Translator(TextGenerator):
         """
         super().__init__(models, backbone)
         self.source, self.lang = languages(models[0])
+        self.source_tokenizer = self.source.tokenizer
 
     def translate(
         self,
@@ -103,9 +104,9 @@ class Translator(TextGenerator):
         effect, empty = UNKNOWN_SOURCE, EMPTY_TRANSLATION
         model = self.models[0].model
         if isinstance(model, PhraseBased):
-            effect = COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
+            effect = COPIED_SOURCE if self.source_tokenizer.settings.level == "word" else COPIED_CHARACTERS
             empty = empty._replace(features=tuple((name, 0.0) for name in FEATURES))
-        warn_of_unknown_words(self.source.tokenizer, (source.source or "" for source in inputs), effect)
+        warn_of_unknown_words(self.source_tokenizer, (source.source or "" for source in inputs), effect)
         if isinstance(model, PhraseBased):
             hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)
         else:
@@ -180,7 +181,7 @@ class Translator(TextGenerator):
         images = images_of_sentences(sentences, images, missing)
         rows = []
         for row, text in enumerate(sentences):
-            count = len(self.source.tokenizer.encode(text))
+            count = len(self.source_tokenizer.encode(text))
             require_source_length(row, count)
             if count:
                 rows.append(row)

@@ -25,7 +25,6 @@ from limner.features.spec import attended_area
 from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import MAX_SOURCE_TOKENS, compile_words, require_source_length, words_of_inputs
 from limner.media.image import image_name, image_size, require_pixels
-from limner.runtime.generators import BaseTranslator
 from limner.storage.json_text import to_json
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -250,7 +249,8 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     source_tokens = None
     if request.served.source is not None:
         image = image if generator.uses_image else None
-        source_tokens = _source_tokenizer(generator).encode(request.text or "")
+        assert hasattr(generator, "source_tokenizer"), "a translator has one"
+        source_tokens = generator.source_tokenizer.encode(request.text or "")
         require_source_length(0, len(source_tokens), getattr(generator, "max_source_tokens", MAX_SOURCE_TOKENS))
     elif generator.rules is not None:
         generator.rules.check(RuleOptions(min_confidence=request.rule_options.min_confidence))
@@ -279,15 +279,6 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         if job.features is None:
             job.pixels = generator.backbone.read(image)
     return job
-
-
-def _source_tokenizer(generator: ServedGenerator) -> Tokenizer:
-    """Return the tokenizer of the source sentences of a translator."""
-    if isinstance(generator, BaseTranslator):
-        return generator.source_tokenizer
-    tokenizer = trained_models(generator)[0].source_tokenizer
-    assert tokenizer is not None, "a translator has one"
-    return tokenizer
 
 
 def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:

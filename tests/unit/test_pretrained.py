@@ -275,16 +275,16 @@ def test_a_translator_of_the_package_is_small_and_has_a_card(languages):
 
 def test_the_service_offers_the_translator_to_clients_of_libretranslate():
     async def use(client):
-        body = {"q": CAPTIONS["en", "de"][0][0], "source": "auto", "target": "de"}
-        answer = (await client.post("/translate", json=body)).json()
-        return (await client.get("/languages")).json(), answer["translatedText"]
+        bodies = [{"q": CAPTIONS["en", "de"][0][0], "source": "auto", "target": lang} for lang in ("de", "en")]
+        answers = [(await client.post("/translate", json=body)).json()["translatedText"] for body in bodies]
+        return (await client.get("/languages")).json(), answers
 
-    languages, text = with_service(load_served_models(ServerSettings()), use)
+    languages, (text, unchanged) = with_service(load_served_models(ServerSettings()), use)
     assert [(entry["code"], entry["targets"]) for entry in languages] == [("en", ["de"]), ("de", ["en"])]
-    assert "Hunde" in text and "Schnee" in text
+    assert "Hunde" in text and "Schnee" in text and unchanged == CAPTIONS["en", "de"][0][0]
 
 
-def test_several_sentences_in_one_text_are_logged(caplog):
-    result = CliRunner().invoke(app, ["translate", "Two dogs run. A man sleeps.", "Dr. no one", "--to", "de"])
-    assert result.exit_code == 0
+def test_several_sentences_in_one_text_are_logged_also_with_plots(caplog, tmp_path):
+    texts, plots = ("Two dogs run. A man sleeps.", "Dr. no one"), ("--attention", str(tmp_path / "plots"))
+    assert CliRunner().invoke(app, ["translate", *texts, "--to", "de", *plots]).exit_code == 0
     assert "1 of 2 texts: the built-in translator reads several sentences as one" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import mimetypes
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ SUMMARY = (
 )
 PAGE = Path(__file__).parent / "static"
 """Folder of the files of the page."""
+NO_FIELD = re.compile(r"body|[A-Z]\w*|(constrained-)?str|\w+\[.*\]")
+"""Part of a place of pydantic that is no field: the body, or one of the types that a field may have."""
 SHARED = ("limner.plots", "web")
 """Package and folder of the files that page and report share: style sheet, and heat maps of attention."""
 
@@ -93,14 +96,17 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        # of the types that a field may have, the one that fits best
+        first = max(error.errors(), key=lambda found: (len(found["loc"]), not found["type"].endswith("_type")))
+        place = ".".join(str(part) for part in first["loc"] if not NO_FIELD.fullmatch(str(part)))
         message = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "missing":
             message += "; add it"
         if first["type"] == "extra_forbidden":
             message = "unknown field; check the name, /openapi.json lists the fields"
-        message = f"{place}: {message}" if place else message
+        if first["type"] == "model_attributes_type":
+            message = "expected an object of JSON"
+        message = f"{place or 'body'}: {message}"
         status = 400 if request.url.path.startswith(COMPATIBLE) else 422
         problem = Problem(status, "invalid_request_error", message, place or None)
         return error_response(request.url.path, problem)

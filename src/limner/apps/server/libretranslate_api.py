@@ -168,13 +168,17 @@ async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> lis
 
 
 async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[DetectedLanguage]:
-    """Return the language of each text, detected where it is `auto`; NotSupportedError if no model reads it."""
+    """Return the language of each text, detected where it is `auto`; NotSupportedError if no model reads it.
+
+    A text may be detected to be in the target language.
+    """
     able = [source for source, target in _pairs(engine) if target == body.target]
     if body.source != AUTO:
         engine.models.translator(None, body.source, body.target)
         return [DetectedLanguage(language=body.source, confidence=100)] * len(texts)
     if not able:
         engine.models.translator(None, None, body.target)
+    able.append(body.target)
     return [next(source for source in await _detect(text, engine) if source.language in able) for text in texts]
 
 
@@ -190,8 +194,11 @@ async def _translate(
 ) -> tuple[list[str], bool]:
     """Translate each sentence of a text; return the text with the best translations, with the second, and so on.
 
-    The second value is whether a sentence is outside of what the model knows, which the log says.
+    The second value is whether a sentence is outside of what the model knows, which the log says. A text in the target
+    language is returned as it is.
     """
+    if source == body.target:
+        return [text], False
     is_html, outside = body.format == "html", 0
     parts = SENTENCE_ENDS[body.format].split(text)
     decoding = {"n_best": body.alternatives + 1} if body.alternatives else {}

@@ -97,7 +97,7 @@ class JSONRoute(APIRoute):
             lists = {name for name, field in model.model_fields.items() if "list" in str(field.annotation)}
             return {name: values if name in lists else values[-1] for name, values in fields.items()}
         if kind != JSON and not self.any_type:
-            raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
+            raise ServerError(f"expected {' or '.join((JSON, *self.forms))}, got '{kind[:60]}'", status=415)
         body = await request.body()
         try:
             return await converted(parse_json, body) if body else None

@@ -108,9 +108,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean …?' with the known name that is most similar to a name, or an empty text."""
-    by_lower = {known_name.lower(): known_name for known_name in known}
-    similar = get_close_matches(name.lower(), by_lower, 1)
+    """Return '; did you mean …?' with the known name that is most similar to a name, or an empty text.
+
+    The case and the hyphens of options do not count.
+    """
+    by_lower = {known_name.lower().lstrip("-"): known_name for known_name in known}
+    similar = get_close_matches(name.lower().lstrip("-"), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""
 
 

@@ -63,6 +63,8 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             *parents, last = detail["loc"]
             known = [key for candidate in _settings_at(settings, parents)[1] for key in candidate.model_fields]
             message = "unknown key" + (did_you_mean(str(last), known) or "; check the name")
+        if detail["type"] == "union_tag_invalid":
+            message = f"expected a name out of {detail['ctx']['expected_tags']}, found '{detail['ctx']['tag']}'"
         if detail["type"] in _CHOICES:
             value_key, known_key = _CHOICES[detail["type"]]
             known = _QUOTED.findall(str(detail["ctx"][known_key]))

@@ -120,7 +120,7 @@ def test_user_errors_are_one_line(arguments, named, monkeypatch, tmp_path, comma
 @pytest.mark.parametrize(
     ("arguments", "message", "command"),
     [
-        (["train", "--reciepe"], "no such option: --reciepe", "limner train"),
+        (["generate", "--count"], "no such option: --count; see", "limner generate"),
         (["describe", "image.jpg", "--model"], "option '--model' requires an argument", "limner describe"),
         (["show"], "missing argument 'collection'", "limner show"),
         (["evaluate", "--model", "run"], "missing option '--collection'", "limner evaluate"),

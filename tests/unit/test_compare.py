@@ -353,8 +353,8 @@ def test_seeds_are_joined_by_commas(run_of, command_line):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a"], "expected two or more systems with at least one run each, found 1 systems of 1 runs"),
-        (["a", ","], "2 systems of 1, 0 runs"),
+        (["a"], "expected two or more systems with at least one run each, found 1 system (numbers of runs: 1)"),
+        (["a", ","], "2 systems (numbers of runs: 1, 0)"),
         (["a", "a"], ": given twice; give each run once"),
         (["a,a", "b"], ": given twice; give each run once"),
         (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),

@@ -272,5 +272,5 @@ def test_a_damaged_diagnosis_is_named(tmp_path):
     RunConfig().save(tmp_path / "run" / "config.json")
     (tmp_path / "run" / "diagnosis").mkdir()
     (tmp_path / "run" / "diagnosis" / "test.json").write_text("{}")
-    with pytest.raises(RunError, match=r"diagnosis/test\.json: expected a Diagnosis record"):
+    with pytest.raises(RunError, match=r"diagnosis/test\.json: expected a record of type Diagnosis"):
         report.write_report(tmp_path / "run", tmp_path / "r.html")

@@ -106,8 +106,8 @@ def compare_evaluations(
     if len(systems) < 2 or not all(systems.values()):
         runs = ", ".join(str(len(evaluations)) for evaluations in systems.values())
         raise SettingsError(
-            f"expected two or more systems with at least one run each, found {len(systems)} systems of {runs or 'no'} "
-            "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
+            f"expected two or more systems with at least one run each, found {counted(len(systems), 'system')} "
+            f"(numbers of runs: {runs or 'none'}); give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
     require_comparable(systems, metrics)
     parts = [part for runs in systems.values() for part in runs.values()]

@@ -61,7 +61,7 @@ class Record(BaseModel):
             raise RunError(f"{path}: cannot be read ({error.strerror}); check that the run is finished") from None
         except ValidationError as error:
             problem = _first_problem(error)
-            raise RunError(f"{path}: expected a {cls.__name__} record: {problem}; {cls.remedy}") from None
+            raise RunError(f"{path}: expected a record of type {cls.__name__}: {problem}; {cls.remedy}") from None
         except StructureError as error:
             raise RunError(f"{path}: damaged: {error}; {cls.remedy}") from None
 

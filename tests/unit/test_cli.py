@@ -125,7 +125,7 @@ def test_user_errors_are_one_line(arguments, named, monkeypatch, tmp_path, comma
         (["show"], "missing argument 'collection'", "limner show"),
         (["evaluate", "--model", "run"], "missing option '--collection'", "limner evaluate"),
         (["describe", "image.jpg", "--beam-size", "many"], "invalid value for '--beam-size': ", "limner describe"),
-        (["describe", "image.jpg", "--batch-size", "0"], "invalid value for '--batch-size': ", "limner describe"),
+        (["describe", "", "--embed"], "invalid value for 'IMAGE...': expected a path, got an empty", "limner describe"),
         (["translate", "--missing", "none"], "invalid value for '--missing': ", "limner translate"),
         (
             ["describe", "image.jpg", "--write", "xml"],

@@ -323,15 +323,23 @@ class _CommandFunction:
         self._function(**values)
 
 
+def _parse_path(text: str | Path) -> Path:
+    """Return a path; ValueError for an empty text, as of a shell variable without a value: Path makes it a folder."""
+    if not str(text):
+        raise ValueError("expected a path, got an empty text; write . for the current folder")
+    return Path(text)
+
+
 def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401
     """Return a parameter that typer shows with a text, and parses by the bounds of its type.
 
     Types of typer have no bounds; a tuple of settings is an option that can be repeated.
     """
-    is_union, parser = get_origin(hint) in (Union, UnionType), None
+    is_union = get_origin(hint) in (Union, UnionType)
     kinds: list[Any] = [
         list[str] if kind == tuple[str, ...] else kind for kind in (get_args(hint) if is_union else (hint,))
     ]
+    parser: Callable[[Any], Any] | None = _parse_path if {Path, list[Path]} & {*kinds} else None
     for place, kind in enumerate(kinds):
         for bounds in getattr(kind, "__metadata__", ()):
             if isinstance(bounds, Bounds):

@@ -57,6 +57,8 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "missing":
             message += "; add it"
+        if detail["type"] in ("model_type", "model_attributes_type"):
+            message = "expected a mapping of keys to values"
         if detail["type"] == "union_tag_not_found":
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":

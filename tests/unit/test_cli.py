@@ -103,7 +103,7 @@ def test_every_command_supports_json_output(name):
         (["describe", "image.jpg", "--lang", "fr"], "the built-in captioner has"),
         (["score", "image.jpg", "a wall", "--model", "a", "--model", "b"], "expected one --model, got 2"),
         (["evaluate", "runs/mrnn", "--model", "nowhere", "--collection", "c"], "nowhere"),
-        (["report", "--model", "nowhere"], "nowhere"),
+        (["report", "--model", "nowhere"], "nowhere: no such run directory"),
     ],
 )  # fmt: skip
 def test_user_errors_are_one_line(arguments, named, monkeypatch, tmp_path, command_line):

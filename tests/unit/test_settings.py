@@ -53,7 +53,7 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.betas"),
         ({"model": {**MRNN, "variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
         ({"model": MRNN, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
-        ({"model": MRNN, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
+        ({"model": MRNN, "training": {"optimizer": "adam"}}, "optimizer: expected a mapping of keys to values (got"),
         ({"model": MRNN, "data": {"lang": "klingon"}, "text": {"tokenise": "moses"}}, "klingon"),
         (
             {"model": MRNN, "training": {"train_on_val_epochs": 3, "schedule": {"name": "linear"}}},

@@ -27,7 +27,7 @@ from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
 from limner.plots import figures
 from limner.progress import duration
-from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log, require_run_directory
 from limner.text.labels import LABEL_LANGUAGES
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class LearningCurves(NamedTuple):
 
 def write_report(run: Path, out: Path) -> Path:
     """Write the report of a run; RunError if the folder is not a run directory, or a record or the model is damaged."""
+    require_run_directory(run)
     config = RunConfig.load(run / "config.json")
     order = attrgetter("split", "decoding", "measured")
     context = _context(run, config, sorted(read_evaluations(run), key=order))

@@ -190,8 +190,8 @@ def write_text(path: Path, text: str) -> None:
 def write_error(path: Path, error: Exception) -> WriteError:
     """Error for a failed write, with the reason and the remedy."""
     return WriteError(
-        f"{path}: cannot be written ({system_reason(error)}); free disk space, then repeat the command (train: with "
-        "--resume)"
+        f"{path}: cannot be written ({system_reason(error)}); check the permissions and the free disk space, then "
+        "repeat the command (train: with --resume)"
     )
 
 

@@ -106,7 +106,8 @@ def _add_error_handlers(app: FastAPI) -> None:
             message = "unknown field; check the name, /openapi.json lists the fields"
         if first["type"] == "model_attributes_type":
             message = "expected an object of JSON"
-        message = f"{place or 'body'}: {message}"
+        if place or first["type"] != "value_error":  # an error of several fields names them
+            message = f"{place or 'body'}: {message}"
         status = 400 if request.url.path.startswith(COMPATIBLE) else 422
         problem = Problem(status, "invalid_request_error", message, place or None)
         return error_response(request.url.path, problem)

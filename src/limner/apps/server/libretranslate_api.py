@@ -21,7 +21,7 @@ from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.apps.server.service import Result, ServiceEngine
-from limner.errors import extra_module
+from limner.errors import counted, extra_module
 from limner.generation.sentences import SENTENCE_END, is_outside_domain
 from limner.text.queries import LANGUAGE_NAMES
 
@@ -213,7 +213,7 @@ async def _translate(
             outside += is_outside_domain(final.job.source_tokens or (), final.best)
         translations.append([translated + separator for translated in texts])
     if outside:
-        logger.warning("%s sentences of a text are outside of what %s knows: a guess", outside, served.name)
+        logger.warning("%s of a text: unlike what %s knows, a guess", counted(outside, "sentence"), served.name)
     count = max(map(len, translations))
     return ["".join(texts[min(rank, len(texts) - 1)] for texts in translations) for rank in range(count)], outside > 0
 

@@ -296,7 +296,7 @@ def test_every_image_input_type_gives_the_same_image(tmp_path):
     [
         (np.zeros((4, 4, 3), np.float32), r"image array of shape \(4, 4, 3\) and type float32: expected uint8"),
         (np.zeros((3, 4, 4), np.uint8), r"shape \(3, 4, 4\).*expected uint8 values of shape \(H, W, 3\) or \(H, W\)"),
-        (np.zeros((4, 4, 4), np.uint8), "convert the array"),
+        (None, "expected a path, bytes, a Pillow image or an array, got NoneType"),
         (np.zeros(4, np.uint8), "convert the array"),
         (np.zeros((0, 4), np.uint8), "convert the array"),
         (b"", r"image of 0 bytes: the file is empty"),

@@ -164,13 +164,15 @@ def opened_image(source: Path | str | bytes) -> Iterator[ImageFile]:
 
 
 def describe_input(source: ImageInput) -> str:
-    """Name an image in messages: its path, or the kind and size of the object in memory."""
+    """Name an image in messages: its path, or its kind and size in memory; MediaError for another type."""
     if isinstance(source, Path | str):
         return str(source)
     if isinstance(source, bytes):
         return f"image of {len(source):,} bytes"
     if isinstance(source, Image.Image):
         return f"Pillow image of {source.width} x {source.height} pixels"
+    if not isinstance(source, np.ndarray):
+        raise MediaError(f"expected a path, bytes, a Pillow image or an array, got {type(source).__name__}")
     return f"image array of shape {source.shape}"
 
 
@@ -263,5 +265,6 @@ def image_name(image: ImageInput) -> str:
     elif isinstance(image, Image.Image):
         content = repr((image.mode, image.size)).encode() + image.tobytes()
     else:
+        describe_input(image)  # MediaError for another type
         content = repr((image.dtype, image.shape)).encode() + image.tobytes()
     return f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()}"

@@ -616,13 +616,10 @@ def test_the_language_of_a_sentence(lang):
     assert [one.confidence for one in detected] == sorted((one.confidence for one in detected), reverse=True)
 
 
-def test_only_the_given_languages_are_returned():
+def test_only_the_given_languages_are_returned_and_without_letters_none_is_more_probable():
     assert sorted(one.language for one in detect_language(SENTENCES["fr"], ["de", "en", "de"])) == ["de", "en"]
     assert [one.language for one in detect_language(SENTENCES["fr"], ["xx", "de"])] == ["de", "xx"]
     assert {one.confidence for one in detect_language("a", ["xx", "yy"])} == {0}
-
-
-def test_without_letters_nothing_is_more_probable():
     assert {one.confidence for one in detect_language("123", ["en", "de"])} == {50}
 
 

@@ -25,7 +25,7 @@ from limner.features.store import FeatureStore
 from limner.inference.features import open_features
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_kind
-from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, ImageCodes, write_cells
+from limner.retrieval.index.estimated import EXPANSIONS, MAX_CELLS, ExpansionIndex, ImageCodes, write_cells
 from limner.retrieval.index.protocol import CANDIDATES, IndexedImages
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from measuring import report
@@ -35,7 +35,7 @@ BEST = 10
 SIZES = tuple(int(size) for size in os.environ.get("LIMNER_SIZES", "10000,100000,1000000").split(","))
 SCORED = int(os.environ.get("LIMNER_CANDIDATES", str(CANDIDATES)))
 VARIATION = 0.3
-"""Standard deviation of the variations of real codes, relative to that of each value of the codes."""
+"""Standard deviation of the variations of real codes, relative to the standard deviation of each value of the codes."""
 
 
 class Task:
@@ -114,7 +114,7 @@ def expansion_search() -> None:
     """Measure the time of a search by expansions in collections of several sizes, stage by stage.
 
     The codes are those of real images and random variations of them. Scores of codes are exact for models without
-    attention. Recall is that of the scores of the codes of all images, for `LIMNER_EXHAUSTIVE` (10) of the queries.
+    attention. Recall is relative to the scores of the codes of all images, for `LIMNER_EXHAUSTIVE` (10) of the queries.
     """
     work = task()
     if work is None:
@@ -134,7 +134,7 @@ def _measure_searches(work: Task, index: ExpansionIndex, coder: ImageCodes) -> N
     """Report the times of all queries after one pass that reads the files, and the recall of some of them."""
     stages: dict[str, list[float]] = {"expand": [], "candidates": [], "search": []}
     walls, found = [], []
-    centroids = torch.from_numpy(index.codes[:: max(1, len(index) // MOST_CELLS)][:MOST_CELLS].copy())
+    centroids = torch.from_numpy(index.codes[:: max(1, len(index) // MAX_CELLS)][:MAX_CELLS].copy())
     for timed in (False, True):
         for query in work.queries:
             tokens = work.tokens(query)

@@ -1,4 +1,4 @@
-"""Programs that `peers.py` compares: those of the peers, in an environment without Limner, and those of Limner.
+"""Programs that `peers.py` compares: of the peers, in an environment without Limner, and of Limner.
 
     python benchmarks/peer_programs.py PROGRAM FOLDER
 
@@ -148,7 +148,7 @@ def usearch(folder: Path) -> None:
 
 
 def limner_training(folder: Path) -> None:
-    """Train the text-only NMT of the recipes for two epochs; the duration is that of the steps of the second."""
+    """Train the text-only NMT of the recipes for two epochs; the duration is of the steps of the second epoch."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item, ItemSentence
     from limner.runs.recipe import load_recipe
@@ -187,7 +187,7 @@ def limner_translations(folder: Path) -> None:
 
 
 def limner_scores(folder: Path, names: str) -> None:
-    """Compute metrics; those of captions with five references."""
+    """Compute metrics; metrics of captions with five references."""
     from limner.metrics import score_sentences
 
     texts, references = read(folder, "hypotheses"), read(folder, "references")

@@ -385,7 +385,7 @@ class _StepTimer:
 
 
 def _weights_per_token(model: TrainedModel) -> int:
-    """Count the weights in matrix products of every token: all matrices except the embedding and those of the image."""
+    """Count the weights in matrix products of every token: all matrices except the embedding and the image's."""
     named = model.model.named_parameters()
     return sum(p.numel() for name, p in named if p.ndim == 2 and "embedding_1" not in name and "image" not in name)
 

@@ -35,7 +35,7 @@ SECONDS = float(os.environ.get("LIMNER_BENCH_SECONDS", "12"))
 REQUESTS = int(os.environ.get("LIMNER_BENCH_REQUESTS", "10000"))
 """Requests of the measurement of memory."""
 TIMEOUT = 600
-"""Seconds after which a request counts as not answered: those of 512 clients wait long on a slow machine."""
+"""Seconds after which a request counts as not answered: 512 clients wait long on a slow machine."""
 REFUSED = 503
 """Status of requests that arrive while the service stops."""
 CLIENTS = (1, 8, 64, 512)
@@ -43,7 +43,7 @@ BODY = {"beam_size": int(os.environ.get("LIMNER_BENCH_BEAM", "3"))}
 
 
 class Load(Counter[int]):
-    """Answers by status, and the latencies of those with status 200."""
+    """Responses by status, and the latencies of responses with status 200."""
 
     def __init__(self) -> None:
         super().__init__()

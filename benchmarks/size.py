@@ -2,10 +2,10 @@
 
     python benchmarks/size.py                     the table
     python benchmarks/size.py --json size.json    also as JSON
-    python benchmarks/size.py --before size.json  with the figures of an earlier version beside those of this one
+    python benchmarks/size.py --before size.json  with the figures of an earlier version beside the present figures
 
 A file counts as entered if one of its functions is called. The commands run on a small generated collection. The exit
-status is 1 if a figure has grown above that of `TODAY`.
+status is 1 if a figure has grown above its value in `TODAY`.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def static_figures() -> dict[str, int]:
 
 
 def grown(figures: dict[str, int]) -> list[str]:
-    """Return a line for each figure that is above the one of `TODAY`."""
+    """Return a line for each figure that is above its value in `TODAY`."""
     return [
         f"{name}: {value:,}, expected at most {TODAY[name]:,}" for name, value in figures.items() if value > TODAY[name]
     ]

@@ -5,7 +5,7 @@ A variation of a vector x_a, with three of its neighbours b, c and d by cosine s
     max(0, m x_a + (1 - m) x_b + s (x_c - x_d)),    m uniform between 0 and 1,
 
 a convex mixture of two similar images and a difference of two others in a local direction, which keeps the variances
-and the distances of neighbours near those of the real vectors; independent noise of each value would not.
+and the distances of neighbours near the distances of the real vectors; independent noise of each value would not.
 """
 
 from __future__ import annotations

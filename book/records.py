@@ -105,7 +105,7 @@ def read_records() -> list[TableRecord]:
 
 
 def add_record(folder: Path) -> None:
-    """Store the rows of a folder of `limner reproduce`, with those that an older record of the table has besides.
+    """Store the rows of a folder of `limner reproduce`, and rows that only an older record of the table has.
 
     Raises:
         RunError: the folder has no finished row, or the older record is about other data.

@@ -25,7 +25,7 @@ class Swap(NamedTuple):
     """Row with the better published score."""
     worse: str
     p: float | None
-    """Adjusted p-value: that of the effect, if the pair is one, else over the seeds; None if it was not tested."""
+    """Adjusted p-value of the effect, if the pair is an effect, else over the seeds; None if it was not tested."""
 
     @property
     def is_significant(self) -> bool:
@@ -74,12 +74,12 @@ class Effect(NamedTuple):
 
     @property
     def dagger(self) -> str:
-        """Mark of the row in our runs: that of the baseline if the row is significantly better, else empty."""
+        """Mark of the row in our runs: the mark of the baseline if the row is significantly better, else empty."""
         return self.daggers[0] if self._is_significant and is_better(self.column.score, self.ours, 0) else ""
 
     @property
     def reversed_dagger(self) -> str:
-        """Mark of the baseline in our runs: that of the row if the baseline is significantly better, else empty."""
+        """Mark of the baseline in our runs: the mark of the row if the baseline is significantly better, else empty."""
         return self.daggers[1] if self._is_significant and not is_better(self.column.score, self.ours, 0) else ""
 
     @property
@@ -119,7 +119,7 @@ class _Scored(NamedTuple):
 def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
     """Compare the order of the rows by every column, for each data set with at least two published scores.
 
-    p-values of pairs that are no effects are those of the test over seeds, adjusted together by Holm's method.
+    p-values of pairs that are no effects come from the test over seeds, adjusted together by Holm's method.
     """
     of_effects = effects(table, record)
     for dataset in table.datasets:
@@ -151,7 +151,7 @@ def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
 def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
     """Compare the differences from the baselines that the paper reports with ours.
 
-    The p-value of a pair is that of the test over sentences in the record; without one, that of the test over seeds.
+    The p-value of a pair comes from the test over sentences in the record, or else from the test over seeds.
     Both are adjusted together by Holm's method, for all pairs of the table by the same score.
     """
     result = [effect for row in table.rows for effect in _effects_of(row, table, record)]

@@ -39,12 +39,12 @@ WRITTEN_BY = "This page is written by `book/write.py` from the records of `limne
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
-  swapped. Pairs in order are those of all scores and data sets of the paper. p-values of swaps are those of the effect,
+  swapped. Pairs in order count all scores and data sets of the paper. p-values of swaps are the p-values of the effect,
   if the pair is one, and else of Student's t-test over the seeds, for all pairs of a score adjusted by Holm's method; a
   swap is significant if p < 0.05. Other swaps may be noise. Two rows without a random component are not tested.
-- **Effects** are the differences of a row from its baselines; † and ‡ mark those that the paper found significant.
-  p-values are those of the test over sentences and seeds that the page names, where both rows were reproduced together
-  and the score is a metric of sentences, and else those of Student's t-test over the seeds; all of a score are adjusted
+- **Effects** are the differences of a row from its baselines; † and ‡ mark effects that the paper found significant.
+  p-values come from the test over sentences and seeds that the page names, where both rows were reproduced together
+  and the score is a metric of sentences, and else from Student's t-test over the seeds; all of a score are adjusted
   together by Holm's method. Rows that are evaluations of the same runs are compared run by run. An effect is the same
   if it has the direction of the paper and is significant, and opposite if it is significant in the other direction. A
   difference that the paper does not mark, in a score that it marks elsewhere, was not significant or not tested. With
@@ -55,7 +55,7 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
 - **Recipes**: a row is marked "older than the recipe" if a setting has changed since it was measured, in its recipe, in
   the recipe of the paper that its differences refer to, in the recipes of its preceding stages, or in the row of the
   table. Defaults of the program are not compared. A row whose recipe was not recorded is marked as such.
-- **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
+- **Times** are of the training steps by the clock, with whatever else the machine computed, and in parentheses
   the processor time, summed over threads, where it was recorded. Runs from which rows are initialised are not counted.
 - [Reproducing tables](../reproduce.md#the-runs-of-the-book) has the commands that made the collections and these runs.
 """
@@ -134,7 +134,7 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     if table.datasets and not same:
-        yield "- Other test items than those of the paper: scores do not compare with its own; orders and effects do."
+        yield "- Other test items than in the paper: orders and effects compare with published scores, values do not."
     for start in sorted({one for row in record.rows for one in row.differences if one.startswith("initialised from")}):
         yield f"- Rows are {start}, whose training sentences and time come on top of those given here."
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."

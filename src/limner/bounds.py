@@ -37,7 +37,7 @@ class Bounds:
         )
 
     def parse(self, value: Any) -> int | float:  # noqa: ANN401  (the command line passes texts, and default values)
-        """Return the number that a text stands for; ValueError, of one line, if it is none or outside of the range."""
+        """Convert text to a number; ValueError with a one-line message if it is no number or out of range."""
         number = value
         if isinstance(value, str):
             try:
@@ -73,7 +73,7 @@ class Bounds:
 
 
 def bounds_of(number: Any) -> Bounds:  # noqa: ANN401  (a type with metadata has no type)
-    """Return the bounds of one of the types of this module."""
+    """Return the bounds of a type of this module."""
     (bounds,) = (part for part in get_args(number)[1:] if isinstance(part, Bounds))
     return bounds
 

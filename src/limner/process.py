@@ -142,7 +142,7 @@ def _memory_entry(file: Path, name: str) -> int | None:
 
 
 def _control_group_memory() -> int | None:
-    """Return the free memory of a container that limits it (version 2 of the kernel's interface).
+    """Return the free memory in a container with a memory limit (cgroup version 2); None without a limit.
 
     Cached files count as free, because the kernel drops them when memory is needed.
     """

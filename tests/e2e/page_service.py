@@ -21,8 +21,8 @@ from limner.apps.server.schemas import (
     ModelList,
     SearchBody,
     SearchResponse,
-    TranslationAnswer,
     TranslationRequest,
+    TranslationResponse,
 )
 
 GRID = (10, 10)
@@ -124,7 +124,7 @@ class FakeService:
             kept = self._keep(body)
             return self._failure() or EventSourceResponse(self._events(kept))
 
-        @app.post("/v1/translate", response_model=TranslationAnswer)
+        @app.post("/v1/translate", response_model=TranslationResponse)
         async def translate(body: TranslationRequest):
             with_image = "image" in self._keep(body)
             return self._failure() or translation(

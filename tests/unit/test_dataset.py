@@ -308,7 +308,7 @@ def test_images_of_a_corpus_that_no_split_names_are_noted(tmp_path):
     assert tally.noted == {
         "items without sentences": 1,
         "files that no item of the source uses": 1,
-        "sentences that repeat another one of their item and group": 1,
+        "sentences that repeat another sentence of their item and group": 1,
     }
     assert tally.examples["files that no item of the source uses"] == (str(tmp_path / "images" / "c.png"),)
 
@@ -325,5 +325,5 @@ def coco(tmp_path, images, captions):
 
 def test_two_coco_images_with_one_id_are_refused(tmp_path):
     source = coco(tmp_path, [(1, "a.jpg"), (1, "b.jpg")], [(1, 1, "a dog")])
-    with pytest.raises(CollectionError, match=r"images\[1\]: the id 1 of 'b\.jpg' is that of 'a' as well"):
+    with pytest.raises(CollectionError, match=r"images\[1\]: the id 1 of 'b\.jpg' is also the id of 'a'"):
         read_source("coco", source)

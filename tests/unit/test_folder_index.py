@@ -114,7 +114,7 @@ def of_colours(trained_on_colours, backbone_of):
 def test_an_index_of_another_model_is_refused(folder, captioner, of_colours):
     index = FolderIndex(folder)
     index.update(captioner)
-    with pytest.raises(FolderError, match=r"another captioner .*--rebuild"):
+    with pytest.raises(FolderError, match=r"not the captioner .*--rebuild"):
         index.update(of_colours)
     assert index.update(of_colours, rebuild=True).described == 4
 

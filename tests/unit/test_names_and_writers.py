@@ -21,7 +21,7 @@ from limner.apps.cli.terminal import echo, print_error, print_json, printable, t
 from limner.data import collection_writer
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
-from limner.data.readers import NO_MEDIA, OWN_FILES, import_collection
+from limner.data.readers import FILES_OF_ITEMS, NO_MEDIA, import_collection
 from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
@@ -136,14 +136,14 @@ def test_importing_a_folder_into_itself_does_not_multiply_items(photos, target, 
     for _ in range(2):
         again = import_collection("folder", photos, photos / target, copy=copy)
         assert (again.changes.added, again.changes.updated) == (0, 0)
-        assert again.tally.skipped[OWN_FILES] == (3 if copy else 0)
+        assert again.tally.skipped[FILES_OF_ITEMS] == (3 if copy else 0)
     assert Collection.open(photos / target).fingerprint() == fingerprint
 
 
 def test_importing_a_collection_into_itself_adds_nothing(photos, tmp_path):
     import_collection("folder", photos, tmp_path / "c", copy=True)
     before = tree(tmp_path / "c")
-    with pytest.raises(CollectionError, match=OWN_FILES):
+    with pytest.raises(CollectionError, match=FILES_OF_ITEMS):
         import_collection("folder", tmp_path / "c", tmp_path / "c", copy=True)
     assert tree(tmp_path / "c") == before
 

@@ -244,7 +244,7 @@ def test_more_sentences_in_the_language_model_and_back_translated_pairs(tmp_path
 
 def test_a_language_model_of_all_sentences_without_more_sentences_is_warned_of(collection, tmp_path, caplog):
     train(load_recipe("calixto2017/pbsmt-lm", ["model.tuning.method=none"]), collection, tmp_path / "run")
-    assert "'train' has no sentences in 'de' besides those of the pairs" in caplog.text
+    assert "'train' has no sentences in 'de' besides the pairs" in caplog.text
 
 
 def test_pairs_without_aligned_words_are_refused(tmp_path):

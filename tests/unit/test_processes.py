@@ -166,8 +166,8 @@ def test_results_of_all_batches_are_gathered_in_their_order(count, monkeypatch):
     shares = [Processes(Threads(1).fabric(rank)) for rank in range(3)]
     for one in shares:
         one.size = 3
-        parts[one.rank] = list(one.own(batches))
-    assert all(one.gather(one.own(batches)) == batches == ONE_PROCESS.gather(batches) for one in shares)
+        parts[one.rank] = list(one.local(batches))
+    assert all(one.gather(one.local(batches)) == batches == ONE_PROCESS.gather(batches) for one in shares)
 
 
 def test_random_numbers_differ_between_processes_and_after_a_change_of_their_number():

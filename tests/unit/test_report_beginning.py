@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from limner.apps.report.gallery import EACH, by_position_error, cards, choose_gallery, mark_words
+from limner.apps.report.gallery import ITEMS_PER_GROUP, by_position_error, cards, choose_gallery, mark_words
 from limner.apps.report.images import Thumbnails
 from limner.apps.report.page import choose_first_evaluation, learning_curves, run_facts, write_report
 from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
@@ -172,9 +172,9 @@ def marks(text, references):
 
 def test_the_best_and_the_worst_come_in_order():
     chosen = choose_gallery(make_items(100), seed=0)
-    assert rows_of(chosen, "best") == list(range(99, 99 - EACH, -1))
-    assert rows_of(chosen, "worst") == list(range(EACH))
-    assert len(rows_of(chosen, "sample")) == EACH
+    assert rows_of(chosen, "best") == list(range(99, 99 - ITEMS_PER_GROUP, -1))
+    assert rows_of(chosen, "worst") == list(range(ITEMS_PER_GROUP))
+    assert len(rows_of(chosen, "sample")) == ITEMS_PER_GROUP
 
 
 @pytest.mark.parametrize("images", [5, 7, 30, 100])

@@ -141,7 +141,7 @@ def outputs(random, runs, run_effect=0.0, system_effect=0.0):
 
 
 def run_scores(scores):
-    """The scores of `RunScores.of` for the mean over segments, whose samples are one matrix product."""
+    """The scores of `RunScores.from_runs` for the mean over segments, whose samples are one matrix product."""
     return RunScores(scores.mean(axis=1), scores @ COUNTS.T / SEGMENTS)
 
 
@@ -153,8 +153,8 @@ def differences(runs, **effects):
     """Differences of two systems of the same expected score, on simulated test sets and runs."""
     random = np.random.default_rng(17)
     for _ in range(SIMULATIONS):
-        difficulty = random.normal(size=SEGMENTS)
-        yield HierarchicalDifference.of(*(run_scores(difficulty + outputs(random, count, **effects)) for count in runs))
+        base = random.normal(size=SEGMENTS)  # difficulty of the segments
+        yield HierarchicalDifference.from_scores(*(run_scores(base + outputs(random, n, **effects)) for n in runs))
 
 
 def rate_outside(intervals):
@@ -182,7 +182,7 @@ def test_runs_of_one_system_may_vary_more_if_there_are_equally_many_of_both(runs
     for _ in range(SIMULATIONS):
         difficulty = random.normal(size=SEGMENTS)
         a, b = (difficulty + outputs(random, *one) for one in zip(runs, (0.4, 0.2), strict=True))
-        tested.append(HierarchicalDifference.of(run_scores(a), run_scores(b)))
+        tested.append(HierarchicalDifference.from_scores(run_scores(a), run_scores(b)))
     assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
 
 
@@ -190,8 +190,8 @@ def test_a_system_without_random_choices_says_nothing_about_the_variance_of_one_
     random = np.random.default_rng(4)
     counted, trained = run_scores(np.repeat(outputs(random, 1), 3, axis=0)), run_scores(outputs(random, 1))
     for pair in ((counted, trained), (trained, counted)):
-        difference = HierarchicalDifference.of(*pair)
-        assert (difference.freedom, difference.between_runs) == (0, 0)
+        difference = HierarchicalDifference.from_scores(*pair)
+        assert (difference.degrees_of_freedom, difference.between_runs) == (0, 0)
         assert difference.interval(0.05) == pytest.approx(tuple(np.quantile(difference.samples, (0.025, 0.975))))
         with pytest.raises(SettingsError, match="two or more runs of a system that is not deterministic"):
             _ = difference.p
@@ -204,7 +204,7 @@ def test_a_system_without_random_choices_has_no_variance_between_runs(runs):
         difficulty = random.normal(size=SEGMENTS)
         counted = np.repeat(difficulty + outputs(random, 1), runs, axis=0)
         trained = difficulty + outputs(random, runs, run_effect=0.4)
-        tested.append(HierarchicalDifference.of(run_scores(counted), run_scores(trained)))
+        tested.append(HierarchicalDifference.from_scores(run_scores(counted), run_scores(trained)))
     assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
 
 
@@ -217,7 +217,7 @@ def test_one_of_twenty_differences_of_the_same_runs_is_significant(runs, run_eff
         shared = random.normal(size=SEGMENTS) + run_effect * random.normal(size=(runs, 1))
         a, b = (run_scores(shared + outputs(random, runs, run_effect=0.1)) for _ in range(2))
         for same_runs, tested in rates.items():
-            tested.append(HierarchicalDifference.of(a, b, same_runs=same_runs).interval(0.05))
+            tested.append(HierarchicalDifference.from_scores(a, b, same_runs=same_runs).interval(0.05))
     assert 0.03 < rate_outside(rates[True]) < 0.07
     if run_effect:
         assert rate_outside(rates[False]) < 0.01  # the reason for pairs: the effect of a run hides the difference
@@ -235,9 +235,9 @@ def test_one_of_twenty_intervals_of_a_score_misses_it(runs):
 def test_a_difference_between_systems_is_found():
     random = np.random.default_rng(3)
     a, b = (run_scores(outputs(random, 3, run_effect=0.1) + shift) for shift in (1, 0))
-    difference = HierarchicalDifference.of(a, b)
+    difference = HierarchicalDifference.from_scores(a, b)
     assert difference.p < 0.01 and difference.interval()[0] > 0
-    assert HierarchicalDifference.of(b, a).p == pytest.approx(difference.p)
+    assert HierarchicalDifference.from_scores(b, a).p == pytest.approx(difference.p)
 
 
 def test_the_interval_ends_at_zero_where_p_is_the_level():
@@ -249,8 +249,8 @@ def test_the_interval_ends_at_zero_where_p_is_the_level():
 def test_without_segments_it_is_the_t_test_of_the_runs():
     """Where segments do not differ, resampling them changes nothing."""
     values = np.array([[3.0, 4.0, 8.0], [1.0, 2.0, 2.5]])
-    a, b = (RunScores.of(statistics(np.repeat(row[:, None], 7, axis=1)), mean) for row in values)
-    difference = HierarchicalDifference.of(a, b)
+    a, b = (RunScores.from_runs(statistics(np.repeat(row[:, None], 7, axis=1)), mean) for row in values)
+    difference = HierarchicalDifference.from_scores(a, b)
     expected = stats.ttest_ind(*values)
     assert difference.p == pytest.approx(expected.pvalue)
     assert difference.interval() == pytest.approx(tuple(expected.confidence_interval()))
@@ -261,20 +261,20 @@ def test_scores_are_those_of_resampled_segments(monkeypatch):
     """Every run and every system has the same samples, in blocks of any size."""
     random = np.random.default_rng(4)
     scores = outputs(random, 3)
-    whole = RunScores.of(statistics(scores), mean, samples=500)
+    whole = RunScores.from_runs(statistics(scores), mean, samples=500)
     assert whole.values == pytest.approx(scores.mean(axis=1)) and whole.mean == pytest.approx(scores.mean())
     assert whole.samples.std(axis=1) == pytest.approx(scores.std(axis=1) / np.sqrt(SEGMENTS), rel=0.1)
     monkeypatch.setattr(significance, "BLOCK_BYTES", 8 * SEGMENTS * 30)
-    alone = RunScores.of(statistics(scores[1:2]), mean, samples=500)
+    alone = RunScores.from_runs(statistics(scores[1:2]), mean, samples=500)
     np.testing.assert_allclose(alone.samples[0], whole.samples[1])
 
 
 def test_invalid_runs_are_refused():
     for runs, samples, says in (([], 100, r"shapes \[\]"), ([np.ones((3, 2)), np.ones((4, 2))], 100, "same segments")):
         with pytest.raises(SettingsError, match=says):
-            RunScores.of(runs, mean, samples=samples)
+            RunScores.from_runs(runs, mean, samples=samples)
     with pytest.raises(SettingsError, match="and 1 samples"):
-        RunScores.of([np.ones((3, 2))], mean, samples=1)
+        RunScores.from_runs([np.ones((3, 2))], mean, samples=1)
     one = run_scores(np.ones((1, SEGMENTS)))
     with pytest.raises(SettingsError, match="two or more runs"):
-        _ = HierarchicalDifference.of(one, one).p
+        _ = HierarchicalDifference.from_scores(one, one).p

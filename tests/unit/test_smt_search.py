@@ -8,7 +8,7 @@ import pytest
 
 from limner.smt import FEATURES, NUM_FEATURES, NUM_SCORES, decoder, tuning
 from limner.smt.extraction import extract_all
-from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copying
+from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copy_id
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.phrases import PhraseTable, score
 from limner.smt.system import ScoredTranslation, best_paths, path_features
@@ -67,7 +67,7 @@ def words_of(tables, options, path):
     found = []
     for pair in options.pairs[np.array(path)]:
         start, end = (0, 0) if pair < 0 else tables.word_starts[pair : pair + 2]
-        found += [copying(pair)] if pair < 0 else tables.words[start:end].tolist()
+        found += [copy_id(pair)] if pair < 0 else tables.words[start:end].tolist()
     return tuple(found)
 
 
@@ -91,7 +91,7 @@ def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, l
 
 def test_unknown_words_have_one_option_that_copies(tables, weights):
     options, *_ = search(tables, np.array([8]), weights, WIDE)
-    assert [copying(pair) for pair in options.pairs] == [UNK]
+    assert [copy_id(pair) for pair in options.pairs] == [UNK]
 
 
 def test_the_language_model_scores_copied_words_by_their_own_probability(small_tables):

@@ -22,7 +22,7 @@ class Shards:
         """Whether this process computes the undivided work."""
         return True
 
-    def own(self, batches: Sequence[T]) -> Sequence[T]:
+    def local(self, batches: Sequence[T]) -> Sequence[T]:
         """Return the batches of this process."""
         return batches
 

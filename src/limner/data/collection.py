@@ -128,7 +128,7 @@ class Collection:
         return int(self.table.version)
 
     def require_split(self, split: str | None) -> None:
-        """Check that a split has items; None stands for all splits. CollectionError if it has none."""
+        """Check that a split, or with None any split, has items; CollectionError if not."""
         if split is None or split in (counts := self.splits()):
             return
         splits = ", ".join(f"'{name}' ({count})" for name, count in counts.items())

@@ -244,7 +244,7 @@ class _Plan(NamedTuple):
     versions: NDArray[np.int64]
     """Rows of the spool whose id the collection or an earlier row of the spool has."""
 
-    def of(self, key: int) -> list[int]:
+    def versions_of(self, key: int) -> list[int]:
         """Return the rows of the spool that are versions of an item, in their order."""
         begin, end = np.searchsorted(self.keys, [key, key + 1])
         return list(map(int, self.versions[begin:end]))
@@ -275,7 +275,7 @@ def _merged(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[tuple[It
     for begin in range(0, len(plan.changed), CHUNK_ITEMS):
         rows = plan.changed[begin : begin + CHUNK_ITEMS]
         for row, item in zip(rows.tolist(), old.take(rows), strict=True):
-            yield item, merge_all(item, spool.read(plan.of(row)))
+            yield item, merge_all(item, spool.read(plan.versions_of(row)))
 
 
 def _new_batches(spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
@@ -286,7 +286,7 @@ def _new_batches(spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
         if not np.isin(rows, repeated).any():
             yield from spool.batches(rows)
             continue
-        versions = ([row, *plan.of(-1 - row)] for row in rows.tolist())
+        versions = ([row, *plan.versions_of(-1 - row)] for row in rows.tolist())
         yield stored_batch([merge_all(None, spool.read(group)) for group in versions])
 
 
@@ -296,7 +296,7 @@ def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any
         rows = np.arange(begin, min(begin + CHUNK_ITEMS, len(old)))
         items = old.take(rows)
         for number, row in enumerate(rows.tolist()):
-            if versions := plan.of(row):
+            if versions := plan.versions_of(row):
                 items[number] = merge_all(items[number], spool.read(versions))
         yield stored_batch(items)
     yield from _new_batches(spool, plan)

@@ -64,7 +64,7 @@ class StoredItems(Sequence[Item]):
     def __init__(
         self, cache: ItemCache, read_media: Callable[[Positions], list[Item]], selected: NDArray[np.int64] | None = None
     ) -> None:
-        """Make a sequence of the items of a cache, or of some of them by their indices."""
+        """Make a sequence of all items of a cache, or of the items at some indices."""
         self._cache, self._read_media, self._selected = cache, read_media, selected
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class StoredItems(Sequence[Item]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(item == expected for item, expected in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -45,7 +45,7 @@ def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) 
 def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
     """Add rows to the newest version of a table, and change the numbers of all rows of each split, in one commit."""
     old = [fragment.metadata for fragment in table.get_fragments()]
-    with _uncommitted(table):
+    with _removed_on_failure(table):
         new = write_fragments(_reader(batches), table, mode="append")
         for number, fragment in enumerate(new, start=1 + max((old_fragment.id for old_fragment in old), default=-1)):
             fragment.id = number
@@ -57,7 +57,7 @@ def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -
 
 def overwrite_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
     """Replace all rows of a table in one commit; see `append_rows` for the arguments."""
-    with _uncommitted(table):
+    with _removed_on_failure(table):
         new = write_fragments(_reader(batches), table, schema=STORED_SCHEMA, mode="overwrite")
         _commit(table, lance.LanceOperation.Overwrite(_schema(splits, place(table.uri)), new))
 
@@ -77,8 +77,8 @@ def _reader(batches: Iterator[Any]) -> Any:  # noqa: ANN401
 
 
 @contextmanager
-def _uncommitted(table: Any) -> Iterator[None]:  # noqa: ANN401
-    """Remove the files that a block wrote to a table if it fails; nothing else writes to the table."""
+def _removed_on_failure(table: Any) -> Iterator[None]:  # noqa: ANN401
+    """Context that removes the files written to a table if it fails; nothing else writes to the table."""
     if is_remote(place(table.uri)):  # where others write as well; `limner compact` removes unused files
         yield
         return
@@ -126,7 +126,7 @@ class ItemSpool:
         return np.concatenate(self._hashes)
 
     def batches(self, rows: NDArray[np.int64] | None = None) -> Iterator[Any]:
-        """Read some rows, which ascend, or all of them, in batches of Arrow."""
+        """Read all rows, or the rows at ascending positions, in Arrow record batches."""
         for number in range(len(self._begins) - 1):
             begin, end = self._begins[number], self._begins[number + 1]
             if rows is None:

@@ -1,7 +1,7 @@
 """Constrained beam search: selection of the continuations of a beam for each state of a finite-state machine.
 
 Anderson et al. (2017), "Guided Open Vocabulary Image Captioning with Constrained Beam Search", section 3.1: a beam is
-kept for every state, so that a hypothesis with a required word never competes with more probable ones without it.
+kept for every state, so that a hypothesis with a required word never competes with more probable hypotheses without it.
 Hypotheses end in accepting states only, where all constraints are satisfied.
 """
 

@@ -58,7 +58,7 @@ class NextTokens(Protocol):
         """Add a bonus (N, V) to each token that a hypothesis does not contain yet; `used` are its tokens, (N, K, T)."""
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
-        """Return the `count` greatest values of each group of hypotheses, of all tokens or `among` some (C,)."""
+        """Return the `count` greatest values of each group of hypotheses, of all tokens or of tokens `among` (C,)."""
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
         """Draw a token of each of the last L hypotheses of an example by numbers (N, L) between 0 and 1.
@@ -100,7 +100,7 @@ class NumpyNextTokens:
         np.put_along_axis(self.values, used, kept, 2)
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
-        """Return the greatest values of each group; of equal ones the first."""
+        """Return the greatest values of each group; of equal values the first."""
         values = self.values if among is None else self.values[:, :, among]
         rows = values.reshape(len(values) * groups, -1, values.shape[2])
         columns = first_best(rows, min(count, rows[0].size)).reshape(len(values), groups, -1)
@@ -127,7 +127,7 @@ class NumpyNextTokens:
 
 
 def first_best(values: Floats, count: int) -> Tokens:
-    """Return the places of the `count` greatest values of each group, the greatest first, of equal ones the first.
+    """Return the places of the `count` greatest values of each group, the greatest first, of equal values the first.
 
     Args:
         values: values of the groups, (G, P, V) for P hypotheses of each.

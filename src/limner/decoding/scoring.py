@@ -106,9 +106,9 @@ def score_examples(
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
-    done, own_batches, scored = 0, shards.own(batches), []
+    done, local_batches, scored = 0, shards.local(batches), []
     with evaluation_mode(models):
-        for rows, batch in zip(own_batches, prefetch(examples.batch, own_batches, 4), strict=True):
+        for rows, batch in zip(local_batches, prefetch(examples.batch, local_batches, 4), strict=True):
             mask = counted_tokens(batch, skip_words, count_eos=count_eos)
             moved = batch.to(device)
             counted = replace(moved, target_mask=mask.to(device))

@@ -12,7 +12,7 @@ from limner.settings import Settings
 
 
 class SampleSettings(Settings):
-    """Draw tokens at random instead of taking the most probable ones."""
+    """Draw tokens at random instead of taking the most probable tokens."""
 
     temperature: Temperature = 1.0
     """Divisor of the log-probabilities: below 1 probable tokens are drawn more often, above 1 less often."""
@@ -45,7 +45,7 @@ class DecodingSettings(Settings):
     hypothesis has a better score, at its length, than the last of the K best complete ones, as in transformers with
     `early_stopping: false`. Without effect on greedy search and sampling."""
     length_penalty: LengthPenalty = 0.0
-    """Exponent of the length: 0 ranks by log-probability, 1 by its mean over the tokens; higher favours long ones."""
+    """Exponent of the length: 0 ranks by log-probability, 1 by its mean over the tokens; higher favours long texts."""
     min_length: LengthOrNone = 0
     """Minimum length in tokens, without the end-of-sentence token."""
     max_length: Length = 50

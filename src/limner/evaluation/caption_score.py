@@ -21,7 +21,7 @@ from limner.inference.image_searcher import JOINT, ImageSearcher
 from limner.metrics import CAPTION_SCORES, Score
 from limner.progress import Progress, StageProgress
 from limner.retrieval.marginal import DIGITS, MARGINAL_SEED
-from limner.runs.concepts import LEAST, Vector, pooled_vector
+from limner.runs.concepts import FLOOR, Vector, pooled_vector
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import DataSettings
@@ -78,7 +78,7 @@ class CaptionScorer:
         vector = self._searcher.joint.sentence_vector
         self._captions = np.stack([vector(text) for group in texts for text in group])  # (M, J)
         self._starts = np.cumsum([0, *map(len, texts)])
-        self._log_rates = np.log(np.maximum(self._searcher.concepts.of_vectors(features).mean(0), LEAST))  # (C,)
+        self._log_rates = np.log(np.maximum(self._searcher.concepts.of_vectors(features).mean(0), FLOOR))  # (C,)
         self.signature = (
             f"training:{len(items)}:{split}|seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|"
             f"models:{self._digest(lang)}|lang:{lang}|scale:0-100"
@@ -152,7 +152,7 @@ class CaptionScorer:
         attention = np.exp(similarity - similarity.max(1, keepdims=True))  # (N, K)
         ratio = np.log(attention @ density / attention.sum(1)) - np.log(density.mean())
         evidence = [
-            np.log(np.maximum(probabilities[:, columns].max(1), LEAST)) - self._log_rates[columns].max()
+            np.log(np.maximum(probabilities[:, columns].max(1), FLOOR)) - self._log_rates[columns].max()
             for columns in map(list, set(self._searcher.concepts.mentions(caption)))
         ]
         concepts = np.mean(evidence, axis=0) if evidence else np.zeros(len(projected))

@@ -131,7 +131,7 @@ def _resample(
     for system, by_metric in statistics.items():
         for metric, runs in by_metric.items():
             on_progress("resampling", len(scores), total)
-            scores[system, metric] = RunScores.of(
+            scores[system, metric] = RunScores.from_runs(
                 [run.statistics for run in runs], runs[0].metric.value, samples=settings.samples, seed=settings.seed
             )
     on_progress("resampling", total, total)
@@ -154,9 +154,10 @@ def _contrasts(
     for (system, baseline), metric in product(pairs, metrics):
         progress = offset_progress(partial(on_progress, "testing"), len(contrasts) * settings.trials, total)
         same_runs = list(systems[system]) == list(systems[baseline])
-        difference = HierarchicalDifference.of(scores[system, metric], scores[baseline, metric], same_runs=same_runs)
+        a, b = scores[system, metric], scores[baseline, metric]
+        difference = HierarchicalDifference.from_scores(a, b, same_runs=same_runs)
         (run, *_), (baseline_run, *_) = statistics[system][metric], statistics[baseline][metric]
-        if difference.freedom:
+        if difference.degrees_of_freedom:
             p = difference.p
             progress(settings.trials, settings.trials)
         else:
@@ -177,7 +178,7 @@ def _contrasts(
                 p=p,
                 adjusted_p=p,
                 interval=difference.interval(settings.level),
-                over_runs=difference.freedom > 0,
+                over_runs=difference.degrees_of_freedom > 0,
             )
         )
     return adjust(contrasts)

@@ -58,7 +58,7 @@ class Judgements(NamedTuple):
 
 
 def read_judgements(path: Path) -> Judgements:
-    """Read a file in the form of Flickr8k-Expert, with three ratings a line, or of Flickr8k-CF, with shares of yes."""
+    """Read a file in the format of Flickr8k-Expert (three ratings a line) or Flickr8k-CF (fraction of 'yes')."""
     ratings: dict[Pair, tuple[float, ...]] = {}
     kinds: set[Literal["expert", "crowd"]] = set()
     for number, fields in _rows(path):

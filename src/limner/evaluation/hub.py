@@ -57,9 +57,9 @@ def evaluate_hub(
 ) -> Evaluation:
     """Evaluate a model of the hub: metrics of captions or translations, all unless some are named, or retrieval.
 
-    Words are split as for the models of comparison: of captions, lowercased and without punctuation, as for the
-    built-in captioners and the recipe own/photos; of translations as they are written. `lang` and `source_lang` are the
-    languages of the sentences and their sources in the collection; default: the languages of the model.
+    Words of captions are split as in the recipe own/photos, lowercased and without punctuation; words of
+    translations stay as they are written. `lang` and `source_lang` are the languages of the sentences and their
+    sources in the collection; default: the languages of the model.
 
     Raises:
         CollectionError: the split has no image with a sentence, or no sentence with a translation, in the languages.

@@ -179,7 +179,7 @@ def _baseline(
     if options.baseline == "frequent":
         ((text, _),) = Counter(texts).most_common(1)
         return lambda item, detected: [(text, text)] * len(detected.boxes)
-    codes = _codes(model, features, train)
+    codes = _region_codes(model, features, train)
 
     def nearest(item: Item, detected: DetectedRegions) -> list[RegionText]:
         rows = (normalize(detected.codes, dim=1) @ codes.T).argmax(1).tolist() if len(detected.codes) else []
@@ -189,7 +189,7 @@ def _baseline(
 
 
 @torch.no_grad()
-def _codes(model: TrainedModel, features: RegionStore, regions: Sequence[RegionItem]) -> torch.Tensor:
+def _region_codes(model: TrainedModel, features: RegionStore, regions: Sequence[RegionItem]) -> torch.Tensor:
     """Compute the codes of annotated regions, of unit length, (N, D)."""
     detector, device, codes = require_detector(model), device_of(model.model), []
     for begin in range(0, len(regions), CODES_PER_BATCH):

@@ -65,7 +65,7 @@ def _track_texts(
     best: Sequence[Sentence],
     probabilities: Sequence[Probabilities],
 ) -> Texts:
-    """Write expected and right positions in percent of the frame's width; positions of hidden objects say so."""
+    """Write expected and right positions in percent of the frame's width, with 'hidden' for hidden objects."""
     texts: list[str] = []
     references: list[tuple[str, ...]] = []
     for entry, hypothesis, values in zip(inputs, best, probabilities, strict=True):
@@ -147,7 +147,7 @@ class Hypotheses(NamedTuple):
 def validate(
     trained: TrainedModel, examples: Examples, metrics: Iterable[str], shards: Shards = ONE_PROCESS
 ) -> dict[str, float]:
-    """Compute metrics of a model on a split; the model is left in the mode it was in.
+    """Compute metrics of a model on a split; the training mode of the model is restored.
 
     Sentences are scored and decoded in the batches of one process, divided among all; the metrics then equal the
     metrics of one process. `perplexity` is of the reference sentences; `map` and `localisation_map` compare detected

@@ -51,7 +51,7 @@ class BackboneChoice(NamedTuple):
     """Maximum number of regions per image; None for the default."""
 
     def load(self, collection: Collection, splits: Sequence[str] | None = None, *, strict: bool = False) -> Backbone:
-        """Load the backbone for the items of some splits, or of all.
+        """Load the backbone for the items of some splits, or of all splits.
 
         Raises:
             BackboneError: see `load_backbone`.
@@ -205,7 +205,7 @@ def check_extraction(
 
 
 def encoded_items(collection: Collection, splits: Sequence[str] | None) -> Iterator[tuple[int, Item]]:
-    """Read the items with a file of some splits, or all, with their positions; only the file fields are read."""
+    """Read the items with a file, of some or all splits, with their positions; only the file fields are read."""
     for split in (None,) if splits is None else splits:
         for position, item in collection.numbered_items(split, MEDIA_COLUMNS):
             if item.media_path is not None:

@@ -1,7 +1,7 @@
 """Maintenance of the tables of a collection: repair before an extraction, and compaction.
 
 Each change is one atomic commit of Lance, before which nothing changes for readers. A repair removes damaged rows and
-never intact ones; a compaction writes few large files in place of many small ones, and removes old versions.
+no intact rows; a compaction writes few large files in place of many small files, and removes old versions.
 Interrupted commands can be repeated; a process that is killed leaves files that the next compaction removes.
 """
 

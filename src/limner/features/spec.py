@@ -123,7 +123,7 @@ class AttendedArea(NamedTuple):
     grid: tuple[int, int]
     """Rows and columns."""
     box: tuple[float, float, float, float]
-    """Left, top, right and bottom of the part of the image that they cover, in its pixels; it may extend beyond it."""
+    """Left, top, right and bottom of the part that the locations cover, in image pixels; may exceed the image."""
 
 
 def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:

@@ -160,7 +160,7 @@ class FeatureTable:
         """Return the values of rows; raise DamagedTableError if they do not have their checksums or are not finite."""
         values = to_array(rows.column("values"), self.spec.shape)
         if bad := damaged_rows(rows, values, self.spec):
-            reason = "not finite (NaN or infinity)" if infinite_rows(values) else "not those that were stored"
+            reason = "not finite (NaN or infinity)" if infinite_rows(values) else "not the values that were stored"
             item_id = rows.column("id")[bad[0]].as_py()
             raise self._damaged(f"the {self.spec.kind} features of item '{item_id}' are {reason}")
         return values

@@ -201,7 +201,7 @@ class Engine:
             yield batch
 
     def encode(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Take the features of the images of requests, and what the rules compute of them; return the requests."""
+        """Compute the image features of requests, and the rules' results on the features; return the requests."""
         self._call_isolated(self._encode, requests)
         return requests
 

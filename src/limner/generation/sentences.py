@@ -28,7 +28,7 @@ COPIED_CHARACTERS = "their unknown characters are copied into the translation"
 """Effect of words with unknown characters, for a model that translates phrases of subwords."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
-LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
+MIN_LOG_PROB, MAX_UNKNOWN_SHARE = -1.2, 0.25
 """Limits of the log-probability per token of a translation and of the share of unknown source tokens; beyond them a
 sentence is outside the domain of a translator; the log-probability is chosen on Multi30k's validation split and on
 sentences of news and mail.
@@ -56,8 +56,8 @@ EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
 
 def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bool:
     """Whether a translation is a guess, because the sentence is outside the domain of the translator."""
-    is_unknown = source_tokens.count(SPECIAL_TOKENS.unk) > MOST_UNKNOWN * len(source_tokens)
-    return is_unknown or translation.log_prob < LEAST_LOG_PROB * (len(translation.tokens) + 1)
+    is_unknown = source_tokens.count(SPECIAL_TOKENS.unk) > MAX_UNKNOWN_SHARE * len(source_tokens)
+    return is_unknown or translation.log_prob < MIN_LOG_PROB * (len(translation.tokens) + 1)
 
 
 def images_of_sentences(sentences: Sequence[str], images: Any, missing: str = "refuse") -> Any:  # noqa: ANN401
@@ -96,7 +96,7 @@ def require_image_files(images: Iterable[object]) -> None:
 
 
 def warn_of_ignored_images(images: Iterable[object]) -> None:
-    """Warn that a model without images ignores those that are given."""
+    """Warn that a model without images ignores the images of a call."""
     if any(image is not None for image in images):
         logger.warning("this model was trained without images: they are ignored")
 

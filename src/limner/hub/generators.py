@@ -63,7 +63,7 @@ class HubGenerator:
         return self.network.folder
 
     def model(self, settings: DecodingSettings) -> HubModels:
-        """Return the network as the search sees it; SettingsError where `max_length` is above its positions."""
+        """Return the network for the search; SettingsError where `max_length` is above its positions."""
         if settings.max_length > self.network.positions:
             raise SettingsError(
                 f"max_length {settings.max_length}: expected at most {self.network.positions}, the positions of the "

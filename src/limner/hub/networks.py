@@ -186,7 +186,7 @@ class HubNetwork(HubModel):
         return [token + OFFSET for token in (*words, *(self.generation.suppress_tokens or ()))]
 
     def default_decoding(self) -> DecodingSettings:
-        """Return the settings of `generation_config`, and log those that this program does not have."""
+        """Return the settings of `generation_config`, and log settings that Limner does not have."""
         settings = self.generation
         values = {name: value for name, value in settings.to_diff_dict().items() if name not in READ}
         if (settings.length_penalty or 0.0) < 0:

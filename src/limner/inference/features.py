@@ -194,7 +194,7 @@ def load_backbone_of(model: TrainedModel, backbone: AnyBackbone = None, device: 
     """Load the backbone that computed the features a model was trained on; None for a model without features.
 
     The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`. On a CPU, the
-    graph of the backbone is used where the run directory contains it, as for the built-in models.
+    graph of the backbone is used where the run directory contains it, as in the built-in models.
 
     Args:
         model: trained model.

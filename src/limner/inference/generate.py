@@ -110,7 +110,7 @@ def generate_in_shards(
 ) -> list[list[Sentence]]:
     """Decode a split by its recipe, divided among processes; each returns all sentences, as of `generate`."""
     batches, settings = batches_of(model, inputs, GENERATION_BATCH_SIZE), model.recipe.decoding
-    local = [generate([model], [inputs[row] for row in rows], features, settings) for rows in shards.own(batches)]
+    local = [generate([model], [inputs[row] for row in rows], features, settings) for rows in shards.local(batches)]
     sentences: list[list[Sentence]] = [[] for _ in inputs]
     for rows, decoded in zip(batches, shards.gather(local), strict=True):
         for row, n_best in zip(rows, decoded, strict=True):

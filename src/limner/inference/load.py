@@ -53,7 +53,7 @@ def load(
         runs: run directories; or one exported model, or one model of transformers by folder or `hub:ORG/NAME@REVISION`.
         lang: language of the built-in captioner, or of the default prompt of a model of the hub, 'en' by default.
         to: language that the built-in translator translates to, or a model of the hub; not with other `runs` or `lang`.
-        source: language that is translated from; default: the other one, or what the model names.
+        source: language that is translated from; default: the other language, or the model's.
         backbone: where the network is that computed the features, if it has moved since the training; or a backbone.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.

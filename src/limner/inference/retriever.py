@@ -363,7 +363,7 @@ def _media_path(item: Item, collection: Collection) -> str | None:
 def _with_features(
     collection: Collection, split: str | None, features: FeatureStore, *, of_media: bool = False
 ) -> StoredItems:
-    """Return the items of a split, or of all, whose features are stored; the others are counted in the log.
+    """Return the items of a split, or of all splits, with stored features; the number of other items is logged.
 
     Items without an image or audio file need no features, and are left out only with `of_media`.
     """

@@ -64,7 +64,7 @@ class Scorer:
     def score(
         self, images: ImageInputs, sentences: Sequence[str], *, on_progress: Progress | None = None
     ) -> list[SentenceScore]:
-        """Compute the probability of each sentence given the image at the same position, or one image of all.
+        """Compute the probability of each sentence given the image at the same position, or the only image.
 
         Args:
             images: N paths, encoded bytes, PIL images or arrays (H, W, 3); or one of them.
@@ -129,7 +129,7 @@ class Scorer:
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
-    """Check that every sentence has a word, as an empty one says nothing about an image; SettingsError if not."""
+    """Check that every sentence has a word; SettingsError for an empty sentence."""
     for sentence in sentences:
         if not model.tokenizer.words(sentence):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")

@@ -1,4 +1,4 @@
-"""Translations by phrase-based models, which have their own search."""
+"""Translations by phrase-based models, which have a stack decoder."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def is_image(value: object) -> bool:
 
 
 def require_list(values: object, noun: str) -> None:
-    """Check that several inputs are given; SettingsError for one image or sentence, which has a length as well."""
+    """Check that the inputs are a list; SettingsError for a single image or sentence, which has a length as well."""
     if is_image(values):
         raise SettingsError(f"{noun}s: expected a list of {noun}s, got one {noun}; put it into a list, [{noun}]")
 

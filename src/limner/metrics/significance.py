@@ -154,7 +154,7 @@ class RunScores(NamedTuple):
     """Scores of the runs on B bootstrap samples, (R, B); equal for all systems with the same B, seed and segments."""
 
     @classmethod
-    def of(
+    def from_runs(
         cls,
         runs: Sequence[Statistics],
         value: Callable[[Statistics], float],
@@ -210,7 +210,7 @@ class HierarchicalDifference(NamedTuple):
     """Mean score of the first system minus the mean score of the second."""
     between_runs: float
     """Variance of the difference by the choice of runs; 0 if it cannot be estimated."""
-    freedom: int
+    degrees_of_freedom: int
     """Degrees of freedom of the variance between runs: the number of runs of both systems minus two; the number of runs
     of one system minus one if the systems are compared run by run, or the other is deterministic. 0 if the variance
     cannot be estimated."""
@@ -220,7 +220,7 @@ class HierarchicalDifference(NamedTuple):
     """Differences on the bootstrap samples, (B,)."""
 
     @classmethod
-    def of(cls, a: RunScores, b: RunScores, *, same_runs: bool = False) -> Self:
+    def from_scores(cls, a: RunScores, b: RunScores, *, same_runs: bool = False) -> Self:
         """Compare two systems scored on the same bootstrap samples.
 
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
@@ -253,18 +253,18 @@ class HierarchicalDifference(NamedTuple):
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the interval of the difference with a confidence of 1 - level."""
-        if not self.freedom:
+        if not self.degrees_of_freedom:
             return _percentiles(self.samples, level)
-        half = _quantile(self.between_runs, self.freedom, self.between_segments, level)
+        half = _quantile(self.between_runs, self.degrees_of_freedom, self.between_segments, level)
         return self.difference - half, self.difference + half
 
     @property
     def p(self) -> float:
         """Two-sided p-value, the level at which the interval ends at 0; SettingsError without variance between runs."""
-        if not self.freedom:
+        if not self.degrees_of_freedom:
             raise SettingsError("expected two or more runs of a system that is not deterministic")
         distance = float(abs(self.difference))
-        variances = self.between_runs, self.freedom, self.between_segments
+        variances = self.between_runs, self.degrees_of_freedom, self.between_segments
         if distance == 0:
             return 1.0
         low, high = float(np.log(SMALLEST_P)), 0.0  # of log(p)

@@ -220,10 +220,10 @@ class RetrievalCost(NamedTuple):
 
 @torch.inference_mode()
 def retrieval_cost(
-    model: TrainedModel, examples: Examples, others: Sequence[Item], exact: bool
+    model: TrainedModel, examples: Examples, further_images: Sequence[Item], exact: bool
 ) -> RetrievalCost | None:
     """Estimate the cost of `evaluate_retrieval` from a block of pairs; None for few pairs, or without images."""
-    count, images = len(examples.targets), [*examples.items, *others]
+    count, images = len(examples.targets), [*examples.items, *further_images]
     if count * len(images) < MANY_PAIRS or any(item.media_path is None for item in images):
         return None
     targets = [examples.targets[row] for row in range(0, count, max(1, count // MEASURED_SENTENCES))]

@@ -221,13 +221,13 @@ def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
 
 
 def marginal_origin(
-    model: TrainedModel, targets: Sequence[Sequence[int]], others: Sequence[Item], features: FeatureStore
+    model: TrainedModel, targets: Sequence[Sequence[int]], images: Sequence[Item], features: FeatureStore
 ) -> Origin:
     """Compute the digests of the inputs of a marginal of sentences over images."""
     return {
         "weights": f"{version('limner')} {model_fingerprint([model])}",
         "sentences": _digest(" ".join(map(str, target)) for target in targets),
-        "images": _digest(f"{item.id} {item.media_path}" for item in others),
+        "images": _digest(f"{item.id} {item.media_path}" for item in images),
         "features": features_digest(features),
     }
 

@@ -47,9 +47,9 @@ TAG_PROBABILITY = 0.2
 KIND_SHARE = 0.5
 """Smallest share of a kind's probability with which its most probable thing replaces the kind: below a half, the other
 things of the kind are more probable together."""
-LEAST = 1e-3
+FLOOR = 1e-3
 """Smallest probability and rate in logarithms."""
-LEAST_OF_CLASSES = 1e-4
+CLASS_FLOOR = 1e-4
 """Smallest probability of classes of ImageNet in logarithms."""
 UNSPACED = ("zh", "ja", "th")
 """Languages without spaces between words, whose names are sought among characters."""
@@ -58,7 +58,7 @@ Vector = NDArray[np.float32]
 
 
 class Tag(NamedTuple):
-    """A thing in an image."""
+    """Name of a thing in an image."""
 
     word: str
     """The usual noun, in the language of the captions."""
@@ -89,9 +89,9 @@ class Calibration(Settings):
     search_weight: Measured = 1.0
     """Weight of the evidence for a word beside its log-probability in the search."""
     word_weight: Measured = 0.3
-    """Weight of a word that is no thing beside a thing."""
+    """Weight of a word that names no thing, relative to a word that names a thing."""
     margin: Measured = 2.5
-    """Minus the logarithm of the probability from which a thing counts for a caption."""
+    """-log of the probability above which a thing in a caption counts as evidence for the caption."""
     consensus: Measured = 0.0
     """Weight of the similarity of a hypothesis to the other hypotheses of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
@@ -199,7 +199,7 @@ class Concepts:
             of_classes = vectors @ weight.T + bias
             of_classes = np.exp(of_classes - of_classes.max(1, keepdims=True))
             sums = (of_classes @ classes[columns].T) / of_classes.sum(1, keepdims=True)
-            logits += gain * np.log(np.clip(sums, LEAST_OF_CLASSES, 1 - LEAST_OF_CLASSES))
+            logits += gain * np.log(np.clip(sums, CLASS_FLOOR, 1 - CLASS_FLOOR))
         return np.asarray(1 / (1 + np.exp(-np.clip(logits, -30, 30))), np.float32)
 
     @cached_property
@@ -263,8 +263,8 @@ class Concepts:
 
     def evidence_of_each(self, probabilities: Vector) -> Vector:
         """Compute the evidence of each concept for a sentence that names it, (C,), before `Calibration.weight`."""
-        log_probs = np.log(np.maximum(probabilities, LEAST))
-        ratios = np.clip(log_probs - np.log(np.maximum(self._rates, LEAST)), -2.0, 1.5)
+        log_probs = np.log(np.maximum(probabilities, FLOOR))
+        ratios = np.clip(log_probs - np.log(np.maximum(self._rates, FLOOR)), -2.0, 1.5)
         values: Vector = ratios * self.calibration.word_weight
         values[self.things] = log_probs[self.things] + self.calibration.margin
         return values
@@ -303,13 +303,13 @@ class Concepts:
         """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
         mentions = [*dict.fromkeys(self.mentions(text))]
         columns = [column for alternatives in mentions for column in alternatives]
-        log_probs = np.log(np.maximum(self.of_vectors(vectors, columns), LEAST))  # (N, columns)
+        log_probs = np.log(np.maximum(self.of_vectors(vectors, columns), FLOOR))  # (N, columns)
         starts = np.cumsum([0, *map(len, mentions)])
         parts = [log_probs[:, start:end].max(1) for start, end in pairwise(starts.tolist())]
         return np.asarray(np.sum(parts, axis=0), np.float32) if parts else np.zeros(len(vectors), np.float32)
 
     def confidence(self, mentions: Sequence[tuple[int, ...]], probabilities: Vector) -> float:
-        """Return the probability of the least probable thing among the `mentions` of a sentence; 0 for no thing."""
+        """Return the probability of the least probable thing among the `mentions` of a sentence; 0 without a thing."""
         concepts = self.file.concepts
         things = [columns for columns in mentions if any(concepts[column].sentence for column in columns)]
         return float(min((probabilities[list(columns)].max() for columns in things), default=0.0))

@@ -19,7 +19,7 @@ PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT_LANG = "en"
 """Language of the built-in captioner when none is chosen."""
 HUB = "hub:"
-"""Beginning of the name of a model of the Hugging Face Hub."""
+"""Prefix of the name of a model of the Hugging Face Hub."""
 _PLACES = ("collection", "command", "init")
 """Entries of the provenance that name folders of the machine of the training; the package leaves them out."""
 

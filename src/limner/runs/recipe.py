@@ -269,7 +269,7 @@ def register(model: ModelT) -> ModelT:
         if (name := known.model_fields["name"].default) != settings.model_fields["name"].default:
             continue
         if (other.__module__, other.__qualname__) != (model.__module__, model.__qualname__):
-            raise SettingsError(f"{model.__name__}: the name '{name}' belongs to {other.__name__}; choose another one")
+            raise SettingsError(f"{model.__name__}: the name '{name}' belongs to {other.__name__}; choose another name")
         del MODELS[known]
     MODELS[settings] = model
     Recipe.model_fields["model"].annotation = Union[tuple(MODELS)]  # type: ignore[assignment]  # noqa: UP007
@@ -280,7 +280,7 @@ def register(model: ModelT) -> ModelT:
 def load_recipe(name: str, assignments: list[str]) -> Recipe:
     """Read a recipe by its name ('mao2015/flickr8k') or file, and apply assignments ('training.epochs=5') in order.
 
-    A recipe may inherit from another one, named in its `base` key by name or as a file relative to its own folder. Its
+    A recipe may inherit from another recipe, named in its `base` key by name or as a file relative to its folder. Its
     sections (model, training, …) override the sections of the base key by key; the value of each key is replaced as a
     whole, and so is a model section with another `name`.
 

@@ -204,8 +204,8 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
     unknown, missing = sorted(set(weights) - set(tensors)), sorted(set(tensors) - set(weights))
     if unknown or missing:
         raise RunError(
-            f"{where}: the weights do not match the model: missing {_some(missing)}, unknown {_some(unknown)}; restore "
-            "config.json and the weights of the same training"
+            f"{where}: the weights do not match the model: missing {_first_names(missing)}, unknown "
+            f"{_first_names(unknown)}; restore config.json and the weights of the same training"
         )
     for name, weight in weights.items():
         if name in parameters and weight.shape != tensors[name].shape:
@@ -223,7 +223,7 @@ def _digest(values: object) -> str:
     return xxhash.xxh3_64_hexdigest(to_json(values, sort_keys=True).encode())
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """List the first names."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "none"
 

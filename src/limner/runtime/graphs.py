@@ -144,7 +144,7 @@ class Graph:
         self.outputs = tuple(argument.name for argument in self._session.get_outputs())
 
     def __call__(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Compute all outputs by name; unused values are ignored; RunError for missing ones, or after the limit."""
+        """Compute all outputs by name; unused values are ignored; RunError for missing values, or after the limit."""
         from onnxruntime import RunOptions
 
         try:
@@ -216,19 +216,19 @@ def _limit_memory(size: int) -> None:
     onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg({"max_mem": size}))
 
 
-def _timeout_error(name: str, what: str, seconds: float) -> RunError:
+def _timeout_error(name: str, done: str, seconds: float) -> RunError:
     return RunError(
-        f"{name}: the graph is not {what} after {seconds:g} s; {EXPORT_AGAIN}, or raise {SECONDS_VARIABLE} for a slow "
+        f"{name}: the graph is not {done} after {seconds:g} s; {EXPORT_AGAIN}, or raise {SECONDS_VARIABLE} for a slow "
         "machine"
     )
 
 
-def _graph_error(name: str, what: str, error: Exception) -> RunError:
+def _graph_error(name: str, done: str, error: Exception) -> RunError:
     reason = " ".join(str(error).split())
     if "BFCArena" in reason or isinstance(error, MemoryError):
         size = f"{graph_limits().memory // MEBIBYTE:,} MiB"
-        return RunError(f"{name}: cannot be {what} in {size} of memory; {EXPORT_AGAIN}, or raise {MEMORY_VARIABLE}")
-    return RunError(f"{name}: cannot be {what} ({reason[:200]}); {EXPORT_AGAIN}")
+        return RunError(f"{name}: cannot be {done} in {size} of memory; {EXPORT_AGAIN}, or raise {MEMORY_VARIABLE}")
+    return RunError(f"{name}: cannot be {done} ({reason[:200]}); {EXPORT_AGAIN}")
 
 
 def start_sessions(

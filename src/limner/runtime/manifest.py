@@ -99,7 +99,7 @@ class Manifest(Settings):
     state: tuple[TensorSpec, ...]
     """Tensors that each step replaces."""
     files: dict[str, str]
-    """Checksum of every other file that is read."""
+    """Checksum of every file of the folder that is read, except the manifest."""
 
 
 class Exported(NamedTuple):

@@ -106,7 +106,7 @@ def _extend(problem: SearchProblem, stacks: Stacks, hypothesis: int, option: int
 
 @compiled
 def _add(stacks: Stacks, items: Items, item: int, seen: Ints) -> None:
-    """Add an item to its stack, or recombine it with a hypothesis of equal state; `seen` is a hash table of them."""
+    """Add an item to its stack, or recombine it with a hypothesis of equal state in the hash table `seen`."""
     state, hypothesis = items.states[item], NONE
     code = 0
     for value in state:

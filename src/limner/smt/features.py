@@ -25,8 +25,8 @@ BOS, EOS, UNK = SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk
 
 
 @compiled
-def copying(word: int) -> int:
-    """Convert a word to the negative id of the phrase pair that copies the word, or such an id to its word."""
+def copy_id(word: int) -> int:
+    """Convert a word to the negative id of the phrase pair that copies the word, or such an id to the word."""
     return -1 - word
 
 
@@ -82,7 +82,7 @@ def lm_word(tables: Tables, context: Ints, known: int, word: int) -> tuple[float
 def lm_phrase(tables: Tables, context: Ints, known: int, pair: int) -> tuple[float, int]:
     """Score the words of a phrase pair after a context, which is changed; see `next_word`."""
     if pair < 0:
-        word = copying(pair)
+        word = copy_id(pair)
         log_prob, known = lm_word(tables, context, known, word if word < tables.lm_size else UNK)
         return log_prob, known
     total = 0.0
@@ -230,7 +230,7 @@ def find_options(tables: Tables, source: Ints, copies: Ints, weights: Floats, li
                 if length == 1 and count == 0:
                     starts.append(start)
                     ends.append(end)
-                    pairs.append(copying(copies[start]))
+                    pairs.append(copy_id(copies[start]))
                     fixed.append(_fixed(tables, pairs[-1], weights, features))
                     estimates.append(fixed[-1] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, pairs[-1])[0])
             spans[start, length] = len(starts)

@@ -25,7 +25,7 @@ from limner.smt.features import (
     add_end_features,
     add_order_features,
     add_phrase_features,
-    copying,
+    copy_id,
 )
 
 _MULTIPLIER = 6364136223846793005  # of the 64-bit congruential generator of Knuth
@@ -167,7 +167,7 @@ class System(NamedTuple):
         for option in path.tolist():
             pair, start, end = int(options.pairs[option]), int(options.starts[option]), int(options.ends[option]) + 1
             first, starts = len(tokens), self.tables.word_starts
-            tokens += [copying(pair)] if pair < 0 else self.tables.words[starts[pair] : starts[pair + 1]].tolist()
+            tokens += [copy_id(pair)] if pair < 0 else self.tables.words[starts[pair] : starts[pair + 1]].tolist()
             bits = 1 if pair < 0 else int(self.alignments[pair])
             phrases.append(((start, end), (first, len(tokens))))
             points += [

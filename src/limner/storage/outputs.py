@@ -51,17 +51,17 @@ def claim_file(path: Path, option: str, *, force: bool = False, default: Path | 
     Raises:
         SettingsError: the file must not be written, or cannot be.
     """
-    what = f"{option} {path}"
-    kind = _kind(path, what)
+    label = f"{option} {path}"
+    kind = _kind(path, label)
     if kind == "folder":
-        raise SettingsError(f"{what}: is a folder; name a file in it")
+        raise SettingsError(f"{label}: is a folder; name a file in it")
     if kind not in (None, "file"):
-        raise SettingsError(f"{what}: is a {kind}; name a file, or leave out {option}")
+        raise SettingsError(f"{label}: is a {kind}; name a file, or leave out {option}")
     if not force and (default is None or os.path.realpath(path) != os.path.realpath(default)):
-        require_outside(path, what)
+        require_outside(path, label)
         if kind == "file" and path.stat().st_size:
-            raise SettingsError(f"{what}: exists; name another file, or add --force to replace it")
-    require_writable(path.parent, what)
+            raise SettingsError(f"{label}: exists; name another file, or add --force to replace it")
+    require_writable(path.parent, label)
     return path
 
 
@@ -86,26 +86,26 @@ def claim_folder(
     Raises:
         SettingsError: the folder must not be written to, or cannot be.
     """
-    what = f"{option} {path}"
-    kind = _kind(path, what)
+    label = f"{option} {path}"
+    kind = _kind(path, label)
     if kind not in (None, "folder"):
-        raise SettingsError(f"{what}: expected a folder, found a {kind}; name a folder")
+        raise SettingsError(f"{label}: expected a folder, found a {kind}; name a folder")
     if not force:
-        require_outside(path, what, can_force=force is not None)
+        require_outside(path, label, can_force=force is not None)
         for file in sorted(path.iterdir()) if kind and suffixes else ():
             if file.suffix.lower() in suffixes and file.is_file():
                 raise SettingsError(
-                    f"{what}: contains {file.name}; name another folder, or add --force to replace files of the same "
+                    f"{label}: contains {file.name}; name another folder, or add --force to replace files of the same "
                     "names"
                 )
         for name, before in (records or {}).items():
             if (path / name).exists() and not (path / before).exists():
-                raise SettingsError(f"{what}: contains {name}, which Limner did not write; name another folder")
-    require_writable(path, what)
+                raise SettingsError(f"{label}: contains {name}, which Limner did not write; name another folder")
+    require_writable(path, label)
     return path
 
 
-def require_writable(folder: Path, what: str) -> None:
+def require_writable(folder: Path, label: str) -> None:
     """Check that files can be written to a folder, or to its nearest existing parent; SettingsError if not."""
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     try:
@@ -114,13 +114,13 @@ def require_writable(folder: Path, what: str) -> None:
             probe.flush()
     except OSError as error:
         raise SettingsError(
-            f"{what}: cannot be written ({error.strerror}); name a place in a folder that you can write to and that "
+            f"{label}: cannot be written ({error.strerror}); name a place in a folder that you can write to and that "
             "has free space"
         ) from None
 
 
 def save_output(path: Path, write: Callable[[Path], object]) -> SavedOutput:
-    """Write results to a file with a function; if that fails, the caller prints them before the error is raised."""
+    """Write results to a file with `write`; after an error, the caller prints the results before it is raised."""
     try:
         write(path)
     except (WriteError, OSError) as error:
@@ -139,7 +139,7 @@ def require_saved(outputs: Iterable[SavedOutput]) -> None:
 
 
 class OutputStream:
-    """A text file that is written while results arrive; if it fails, all of them go to standard output.
+    """A text file that is written while results arrive; after an error, all results go to standard output.
 
     A context manager, at whose end the error of the file is raised.
     """
@@ -185,17 +185,17 @@ class OutputStream:
             self._stream.write("".join(self._texts))
 
 
-def _kind(path: Path, what: str) -> str | None:
+def _kind(path: Path, label: str) -> str | None:
     """Return the kind of a file; None if nothing is there."""
     try:
         return kind_of_file(path.stat().st_mode)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise SettingsError(f"{what}: {path.parent} is not a folder; name a place in a folder") from None
+        raise SettingsError(f"{label}: {path.parent} is not a folder; name a place in a folder") from None
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
-        raise SettingsError(f"{what}: cannot be written ({reason}); name another place") from None
+        raise SettingsError(f"{label}: cannot be written ({reason}); name another place") from None
 
 
 def is_run(folder: Path) -> bool:
@@ -205,7 +205,7 @@ def is_run(folder: Path) -> bool:
     return (folder / _MODEL_CONFIG).exists() and any((folder / name).exists() for name in _MODEL_FILES)
 
 
-def require_outside(path: Path, what: str, *, can_force: bool = True, runs_only: bool = False) -> None:
+def require_outside(path: Path, label: str, *, can_force: bool = True, runs_only: bool = False) -> None:
     """Raise SettingsError if a path is, or is in, a run directory or, unless `runs_only`, a collection."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
@@ -214,7 +214,7 @@ def require_outside(path: Path, what: str, *, can_force: bool = True, runs_only:
             owner = "collection" if is_collection else "run"
             remedy = ", or add --force" if can_force else ""
             place = "is" if folder == real else "is inside"
-            raise SettingsError(f"{what}: {place} the {owner} {folder}; name a place outside of it{remedy}")
+            raise SettingsError(f"{label}: {place} the {owner} {folder}; name a place outside of it{remedy}")
 
 
 MAX_NAME_BYTES = 200
@@ -222,7 +222,7 @@ MAX_NAME_BYTES = 200
 _SEPARATORS = ("/", "\\")
 
 
-def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsError) -> str:
+def require_name(name: str, label: str, error_type: type[LimnerError] = SettingsError) -> str:
     """Check that a name can be a file name, so that nothing is written outside of its folder; return it.
 
     Raises:
@@ -244,10 +244,10 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
         return name
     shown = name if len(name) <= 40 else f"{name[:40]}…"
     raise error_type(
-        f"{what} {shown!r}: {problem}; expected a name such as 'test', without '/' and '\\', which becomes a file name"
+        f"{label} {shown!r}: {problem}; expected a name such as 'test', without '/' and '\\', which becomes a file name"
     )
 
 
-def name_or_default(name: str | None, default: str, what: str) -> str:
+def name_or_default(name: str | None, default: str, label: str) -> str:
     """Check a name with `require_name`, and return it, or the default for None; SettingsError if it is no file name."""
-    return default if name is None else require_name(name, what)
+    return default if name is None else require_name(name, label)

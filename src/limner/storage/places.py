@@ -185,7 +185,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_record(kind: type[Record], file: Path, version: int, error_type: type[LimnerError], remedy: str) -> Record:
-    """Read the record of an index; `error_type` if it is missing, damaged, or of another version."""
+    """Read the record of an index; raise `error_type` if it is missing, damaged, or of another version."""
     try:
         values = read_json_file(file)
         if isinstance(values, dict) and values.get("version") != version:

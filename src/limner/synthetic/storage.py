@@ -65,7 +65,7 @@ def matches_record(path: Path, record_name: str, record: str) -> bool:
     if stored != record:
         kind = Path(record_name).stem
         content = f"{kind} of other settings" if stored else f"files that are not a collection of generated {kind}"
-        raise CollectionError(f"{path}: has {content}; choose another folder, or remove this one first")
+        raise CollectionError(f"{path}: has {content}; choose another folder, or remove the folder first")
     return True
 
 

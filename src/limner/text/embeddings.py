@@ -182,15 +182,15 @@ def _binary_rows(source: _Source) -> Iterator[_Row]:
         yield f"word {number:,}", _decode(word), buffer[space + 1 : position]
 
 
-def _parse_vector(numbers: list[bytes] | bytes, what: str) -> NDArray[np.float32]:
+def _parse_vector(numbers: list[bytes] | bytes, location: str) -> NDArray[np.float32]:
     if isinstance(numbers, bytes):
         values = np.frombuffer(numbers, "<f4").astype(np.float32)
     elif (invalid := next((number for number in numbers if not _is_number(number)), None)) is not None:
-        raise SettingsError(f"{what} has '{_decode(invalid)}', which is not a number; download the file again")
+        raise SettingsError(f"{location} has '{_decode(invalid)}', which is not a number; download the file again")
     else:
         values = np.array(numbers, np.float64).astype(np.float32)
     if not np.isfinite(values).all():
-        raise SettingsError(f"{what} has a number that is not finite; download the file again")
+        raise SettingsError(f"{location} has a number that is not finite; download the file again")
     return values
 
 

@@ -160,7 +160,7 @@ class Optimization(NamedTuple):
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Context in which the model has its averaged weights; without a moving average it keeps its own."""
+        """Context in which the model has its averaged weights, if there is a moving average."""
         if self.ema is None:
             yield
             return

@@ -84,7 +84,7 @@ class CrossValidationSettings(Settings):
     split: str | None = None
     """Split whose items are divided; None for all items of the collection."""
     seed: Seed = 1
-    """Seed of the assignment of items to folds; the training has its own."""
+    """Seed of the assignment of items to folds, separate from the seed of the training."""
     models: Few = 1
     """Number of models of each fold, trained with successive seeds; the mean of their probabilities is evaluated."""
     baseline: bool = False
@@ -220,7 +220,7 @@ def _baselines(
     predictions: dict[str, list[list[str]]] = {}
     for splits, evaluation in zip(folds, evaluations, strict=True):
         parts = {
-            name: LabelledTexts.of([by_id[id] for id in splits if splits[id] == name], lang, recipe.source_text)
+            name: LabelledTexts.from_items([by_id[id] for id in splits if splits[id] == name], lang, recipe.source_text)
             for name in (TRAIN, VALIDATION)
         }
         texts = [item.source or "" for item in evaluation.items]
@@ -251,7 +251,7 @@ class LabelledTexts(NamedTuple):
     labels: list[str]
 
     @classmethod
-    def of(cls, items: Iterable[Item], lang: str, settings: TextSettings) -> Self:
+    def from_items(cls, items: Iterable[Item], lang: str, settings: TextSettings) -> Self:
         """Collect the sentences of items in a language with the labels of the items."""
         pairs = [pair for item in items for pair in item.pairs(lang, LABEL)]
         texts = [" ".join(split_words(text.text, settings)) for text, _ in pairs]

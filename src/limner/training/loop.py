@@ -130,7 +130,7 @@ def _set_up(
     state = load_state(stored, trained.model, optimizer, ema) if stored else TrainState()
     if state.best is not None and not (out / WEIGHTS).exists():
         raise RunError(
-            f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last ones only; "
+            f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last weights only; "
             "restore the file, or train in another --out"
         )
     if stored is None or not load_rng_state(stored, processes.rank):

@@ -78,7 +78,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Cross-entropy and its gradient in one pass over blocks of rows, for the CPU.
 
     PyTorch's implementation passes over the logits six times, three of them over a float32 copy. A training step of a
-    log-bilinear model takes a fifth less CPU time with this one; with two idle threads both take equally long.
+    log-bilinear model takes a fifth less CPU time with this function; with two idle threads both take equally long.
     """
 
     @staticmethod

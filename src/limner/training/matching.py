@@ -66,11 +66,11 @@ def softmax_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:
         owners: column of the image of each sentence, (S,).
         sentences: token ids of the sentences, (S, T).
     """
-    own = torch.zeros_like(logits, dtype=torch.bool)
-    own[torch.arange(len(owners), device=owners.device), owners] = True
-    logits = logits.masked_fill(_describes(owners, sentences).t() & ~own, -torch.inf)
-    of_image = logits.masked_fill(~own, -torch.inf)
-    return -logits.log_softmax(1)[own].mean() - (of_image.logsumexp(0) - logits.logsumexp(0)).mean()
+    matching = torch.zeros_like(logits, dtype=torch.bool)
+    matching[torch.arange(len(owners), device=owners.device), owners] = True
+    logits = logits.masked_fill(_describes(owners, sentences).t() & ~matching, -torch.inf)
+    of_image = logits.masked_fill(~matching, -torch.inf)
+    return -logits.log_softmax(1)[matching].mean() - (of_image.logsumexp(0) - logits.logsumexp(0)).mean()
 
 
 def paraphrase_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:

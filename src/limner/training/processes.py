@@ -162,7 +162,7 @@ def _require_several(recipe: Recipe, devices: Devices, chosen: torch.device) -> 
     missing = [name for name in ADDRESS if name not in os.environ]
     if (devices.nodes or 1) > 1 and missing and not is_torchrun():
         raise SettingsError(
-            f"--nodes {devices.nodes}: expected the address of the first machine and the number of this one, "
+            f"--nodes {devices.nodes}: expected the address of the first machine and the number of this machine, "
             f"{missing[0]} is not set; start the command with torchrun, or set {', '.join(ADDRESS)}"
         )
 
@@ -271,7 +271,7 @@ class Processes(Shards):
         distributed.all_gather_object(values, value)
         return values
 
-    def own(self, batches: Sequence[T]) -> Sequence[T]:
+    def local(self, batches: Sequence[T]) -> Sequence[T]:
         return batches[self.rank :: self.size]
 
     def gather(self, results: Sequence[T]) -> list[T]:
@@ -305,7 +305,7 @@ class Processes(Shards):
                     raise
             elif self._prints:
                 raise TrainingError(self._stored_reason()) from None
-            # Fabric kills the first process at once if another one that it started ends with a status other than 0.
+            # Fabric kills the first process at once if another process that it started ends with a status other than 0.
             raise SystemExit(int(is_torchrun())) from None
         finally:
             if self.size > 1:

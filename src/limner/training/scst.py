@@ -124,7 +124,7 @@ class SelfCritical:
         self.rows = {self._id(row): row for row in range(len(self.inputs))}
 
     def _id(self, row: int) -> str:
-        """Return a unique id: every source sentence of an item has random numbers of its own."""
+        """Return a unique id: every source sentence of an item has separate random numbers."""
         return self.inputs[row].item.id if self.sources[row] is None else f"{self.inputs[row].item.id}#{row}"
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
@@ -184,7 +184,7 @@ class SelfCritical:
         return [Mean(weight * term.total, term.number) for term in terms]
 
     def decoding(self, epoch: int) -> DecodingSettings:
-        """Return the settings of decoding in an epoch: every epoch has its own random numbers.
+        """Return the settings of decoding in an epoch: every epoch has separate random numbers.
 
         The greedy sentence, if it is the baseline, is decoded with the samples as the first of them, which takes less
         time than a separate search.

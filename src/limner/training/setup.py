@@ -188,7 +188,7 @@ def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> 
 
 
 def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:
-    """Check that there are generated source sentences if the recipe needs them; warn if there are too few."""
+    """Check that the generated source sentences that the recipe needs exist; warn if there are too few."""
     data = recipe.data
     if not training_set.synthetic:
         raise SettingsError(

@@ -130,8 +130,8 @@ def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[i
     logger.info("language model: %d sentences, %d pairs", len(sentences), len(targets))
     if len(sentences) <= len(targets):
         logger.warning(
-            "model.language_model=all: split '%s' has no sentences in '%s' besides those of the pairs, so the "
-            "language model is that of model.language_model=pairs; import more sentences, without translations",
+            "model.language_model=all: split '%s' has no sentences in '%s' besides the pairs, so the language "
+            "model is the same as with model.language_model=pairs; import more sentences, without translations",
             data.train,
             data.lang,
         )

@@ -47,7 +47,7 @@ COMMANDS: dict[str, typer.models.CommandInfo] = {}
 def find_commands(name: str | None = None) -> dict[str, typer.models.CommandInfo]:
     """Import the module of a command by its name, or of all commands; return the commands by name.
 
-    Most commands have the name of their module; for another one, all modules are imported.
+    Most commands have the name of their module; for other commands, all modules are imported.
     """
     modules = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
     for module in [name] if name in modules else modules:
@@ -82,7 +82,7 @@ class CommandGroup(TyperGroup):
         return sorted(commands, key=lambda name: PANELS.index(commands[name].rich_help_panel or MORE))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
-        """Build a command; None for another name."""
+        """Build a command; None for an unknown name."""
         if cmd_name not in self.commands and (command := find_commands(cmd_name).get(cmd_name)) is not None:
             self.commands[cmd_name] = typer.main.get_command_from_info(
                 command, pretty_exceptions_short=True, rich_markup_mode=self.rich_markup_mode

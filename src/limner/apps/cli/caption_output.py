@@ -275,7 +275,7 @@ class StoredCaptions:
             self._table_of[file].append(file, self._results.pop(file))
 
     def report(self, lang: str) -> None:
-        """Print how many images have got a caption in a language, have kept theirs, and have none that is sure."""
+        """Print the numbers of images with a new caption in a language, a kept caption, and no sure caption."""
         if not self.written + self.kept + self.unsure:
             return
         from limner.text.queries import guess_language, language_name

@@ -213,14 +213,14 @@ def _print_summary(summary: CollectionSummary) -> None:
 def compact(
     collection: Path, *, older_than: Annotated[float, Bounds(0, 36_500, whole=False)] = 7.0, as_json: bool = False
 ) -> None:
-    """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.
+    """Rewrite the many small files of a collection as few large files, index its ids, and remove old versions.
 
     Example: `limner compact collections/flickr8k`
 
     Options:
         collection: Collection to compact; a folder or a URI such as s3://bucket/c.
-        older_than (DAYS): Age in days of the old versions of tables that are removed; 0 removes all, also those that a
-            running process reads.
+        older_than (DAYS): Age in days of the old versions of tables that are removed; 0 removes all, also versions
+            that a running process reads.
     """
     from datetime import timedelta
 

@@ -78,7 +78,7 @@ def describe(
         prefix: Words that every caption starts with; default: none.
 
     Concepts:
-        tags: Print nouns for the things in each image, with probabilities.
+        tags: Print the names of things in each image, with probabilities.
         no_concepts: Print the captions of the search alone, which the concepts of the built-in captioner otherwise
             choose, replace by a plain sentence or withhold.
         min_confidence: Replace or withhold captions with a thing that is less probable, 0-1; default: as chosen with

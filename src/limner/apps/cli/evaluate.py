@@ -78,7 +78,7 @@ def evaluate(
             model names it.
         to (LANG): Language that a translator of the hub translates to, as its tokenizer names it, such as deu_Latn.
         from_ (LANG): Language that it translates from; default: of its tokenizer.
-        print_all (--all): Print all scores and their signatures, not only the main ones.
+        print_all (--all): Print all scores and their signatures, not only the main scores.
     """
     runs = options.require_models(model)
     of_hub = next((run for run in runs if model_type(run) is not None), None)

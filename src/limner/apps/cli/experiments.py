@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from limner.runs.records import Evaluation
     from limner.training.context import TrainProgress
 
-METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra
+METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # metrics that need no extra
 TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
 PIXELS = "pixels:64"
 """Backbone of both models of the demo: the pixels themselves, 64 x 64."""
@@ -85,14 +85,14 @@ def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evalu
     from limner.synthetic.storage import generate_collection
     from limner.training.loop import train
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         err.print(line, highlight=False, soft_wrap=True)
 
     def train_recipe(recipe: str, name: str, *changes: str) -> Path:
         run, chosen = folder / name, load_recipe(recipe, [f"training.seed={seed}", *changes])
 
-        def show(news: TrainProgress) -> None:
-            on_progress(f"training {recipe}", news.state.step, news.total_steps)
+        def show(progress: TrainProgress) -> None:
+            on_progress(f"training {recipe}", progress.state.step, progress.total_steps)
 
         return train(chosen, scenes, run, resume=run.exists(), command=command_line(), on_progress=show)
 
@@ -102,24 +102,24 @@ def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evalu
         save_evaluation(evaluation, run)
         return evaluation
 
-    say(f"1/6 Drawing {TRAINING_SCENES:,} training scenes with captions in three languages; nothing is downloaded.")
+    log(f"1/6 Drawing {TRAINING_SCENES:,} training scenes with captions in three languages; nothing is downloaded.")
     drawn = SceneSettings(train=TRAINING_SCENES, size=96, ambiguous=1.0, max_objects=1, seed=seed)
     scenes = generate_collection(folder / "scenes", drawn, partial(on_progress, "drawing"))
     extract(scenes, load_backbone(PIXELS), on_progress=partial(on_progress, "reading pixels"))
-    say("2/6 Training the captioner (m-RNN). It learns to see from pixels alone, by predicting captions.")
+    log("2/6 Training the captioner (m-RNN). It learns to see from pixels alone, by predicting captions.")
     run = train_recipe("scenes/demo-caption", "run")
-    say("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
+    log("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
     captions = evaluate_run(run, METRICS)
     write_report(run, folder / "report.html")
-    say(
+    log(
         "4/6 Training the English-German translator (NMT_SRC+IMG). English 'bat' is an animal or a club; German has a "
         "word for each, and only the image decides."
     )
     encoder = f"training.pretrained_image_encoder={run}"
     translation = train_recipe("scenes/demo-translate", "translation", encoder)
-    say("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
+    log("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
     translations = evaluate_run(translation, TRANSLATION_METRICS)
-    say("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
+    log("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
     settings, model = DiagnosisSettings(metrics=("bleu4",), trials=1000, seed=seed), load_trained_model(translation)
     diagnosis = diagnose(model, scenes, settings=settings, command=command_line(), on_progress=on_progress)
     diagnosis.save_in(translation)

@@ -92,5 +92,5 @@ def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recu
     if inside:
         return inside
     deeper = not recursive and any(entry.is_dir() for entry in folder.iterdir())
-    remedy = "; add --recursive for those in its folders" if deeper else ""
+    remedy = f"; add --recursive for the {modality.plural} in its folders" if deeper else ""
     raise SettingsError(f"{folder}: no {modality.plural} in this folder{remedy or '; name another folder, or files'}")

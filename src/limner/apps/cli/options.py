@@ -226,8 +226,8 @@ SHARED = option_texts(
         collection (DIR): Collection with items and features.
         backbone: Hub id or folder of the backbone that computed the training features; default: the recorded one.
         device: Device to compute on: cpu, cuda or cuda:N.
-        ray (ADDRESS): Compute on a Ray cluster: local starts one on this machine, auto finds the one that it belongs
-            to, or HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.
+        ray (ADDRESS): Compute on a Ray cluster: local starts a cluster on this machine, auto finds the cluster of
+            this machine, or HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.
         as_json (--json): Print JSON instead of text.
         skip_missing: Skip items whose image has no features, and count them.
         image_control: Features given to the model: the features of the right image, or as a control the features of

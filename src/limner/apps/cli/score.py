@@ -75,8 +75,8 @@ def score(
     ratios = None
     if opened is not None and isinstance(scorer, Scorer):
         with progress_bar("estimating log P(w)") as bar:
-            given = [entry for entry in scores if isinstance(entry, SentenceScore)]
-            ratios = scorer.log_ratios(given, sentences, opened, on_progress=bar)
+            sentence_scores = [entry for entry in scores if isinstance(entry, SentenceScore)]
+            ratios = scorer.log_ratios(sentence_scores, sentences, opened, on_progress=bar)
     pairs: list[tuple[str, Any]] = list(zip(sentences, scores, strict=True))
     records = [{"sentence": text, **result._asdict()} for text, result in pairs]
     if ratios is not None:

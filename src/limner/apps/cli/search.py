@@ -73,7 +73,7 @@ def search(
     Example: `limner search "a dog on the beach" --in photos`
 
     Options:
-        query: A sentence, for images; an image, for similar ones with --in, for sentences with --collection.
+        query: A sentence, for images; an image, for similar images with --in, for sentences with --collection.
         collection (DIR): Collection to search, with items and features.
         folder (--in FOLDER): Folder of images with an index of 'limner index'.
         split: Split to search; default: all splits.

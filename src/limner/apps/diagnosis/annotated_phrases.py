@@ -101,7 +101,7 @@ class LocationCoverage(NamedTuple):
 
 
 def cover(cells: Weights, boxes: Sequence[Box]) -> LocationCoverage:
-    """Compute the fraction of each cell that is inside the union of some boxes.
+    """Compute the fraction of each cell that is inside the union of `boxes`.
 
     Cells are left, top, right and bottom, (L, 4); boxes left, top, width and height in the same coordinates.
     """

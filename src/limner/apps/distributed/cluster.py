@@ -38,7 +38,7 @@ class Journal(NamedTuple):
     """Results of the units of one computation, in a folder that all machines see."""
 
     folder: Path
-    computation: str  # random name of the computation; results of another one are not read
+    computation: str  # random name of the computation; results of another computation are not read
     plan: dict[str, Any]
 
     @classmethod
@@ -113,7 +113,7 @@ RETRIES = 20
 """Number of times that a unit is computed again when its actor or its machine ends; by default Ray never gives up. A
 unit that needs too much memory ends every attempt, the loss of a machine only one."""
 
-_ANSWER_SECONDS = 10
+_CONNECT_SECONDS = 10
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to others
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors reach the user as exceptions
@@ -188,10 +188,10 @@ class Cluster:
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a Ray cluster, or start one on this machine; it is stopped or left at the end.
 
-    The address is 'local' for a cluster on this machine, 'auto' for the one that this machine belongs to, or HOST:PORT.
+    The address is 'local' for a cluster on this machine, 'auto' for the cluster of this machine, or HOST:PORT.
     """
     require_ray()
-    _require_answer(address)
+    _require_reachable(address)
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _DRIVER, address],
         stdin=subprocess.PIPE,  # the driver ends with it
@@ -244,7 +244,7 @@ def _unit_error(kind: str, message: str) -> Exception:
     return known.get(kind, LimnerError)(message)
 
 
-def _require_answer(address: str) -> None:
+def _require_reachable(address: str) -> None:
     """Check that HOST:PORT answers, because Ray would wait for minutes."""
     if address in (LOCAL, "auto"):
         return
@@ -252,7 +252,7 @@ def _require_answer(address: str) -> None:
     if not host or not port.isdecimal() or int(port) >= 1 << 16:
         raise SettingsError(f"--ray {address}: expected local, auto or HOST:PORT")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise no_cluster_error(address, error) from None
 

@@ -88,8 +88,8 @@ def describe_distributed(
 ) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
-    Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
-    those with a file that has changed since. All machines see the run directories and the files under the same paths;
+    Finished units stay in the journal until all are done, so that an interrupted command computes only the other
+    units, and units with a changed file. All machines see the run directories and the files under the same paths;
     `options` are options for `Captioner.describe_each`, and `loading` options for `Captioner.load` or `load_hub`.
     """
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)

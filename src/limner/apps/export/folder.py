@@ -107,7 +107,7 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
 
 
 def add_graphs(run: Path, backbone: bytes | None = None) -> None:
-    """Make a run directory an exported model as well, whose graphs take the weights of the run and of the backbone.
+    """Add graphs to a run directory, which read the weights of the run and the backbone: an exported model.
 
     `backbone` is the graph of a backbone of `published_weights` with 8-bit weights, for a model that reads images.
     """

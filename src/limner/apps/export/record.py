@@ -44,7 +44,7 @@ from the recorded lengths."""
 
 
 ShapesByName = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]
-"""Type and shape of tensors; None for axes whose size depends on the input."""
+"""Type and shape of tensors by name; None for axes whose size depends on the input."""
 
 
 class RecordedGraphs(NamedTuple):

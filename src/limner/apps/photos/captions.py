@@ -88,7 +88,7 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
     is unchanged.
 
     Raises:
-        LimnerError: the format is another one, the file is damaged or protected, it has changed meanwhile, or it cannot
+        LimnerError: the format is another, the file is damaged or protected, it has changed meanwhile, or it cannot
             be written; it is unchanged.
     """
     target = image.resolve()
@@ -271,7 +271,7 @@ def _write_webp(data: bytes, packet: bytes, before: bytes | None) -> bytes:
 
 def _webp_chunks(data: bytes) -> list[Part]:
     if int.from_bytes(data[4:8], "little") + 8 != len(data):
-        raise _damaged("its size is not the one in its header")
+        raise _damaged("its size differs from the size in its header")
     parts, position = [], 12
     while position < len(data):
         size = int.from_bytes(data[position + 4 : position + 8], "little")
@@ -282,7 +282,7 @@ def _webp_chunks(data: bytes) -> list[Part]:
         parts.append(Part(data[position : position + 4], data[position:end], payload))
         position = end
     if not parts or parts[0].name not in (b"VP8X", b"VP8 ", b"VP8L"):
-        raise _damaged("its first chunk is not that of an image")
+        raise _damaged("its first chunk is not an image chunk")
     return parts
 
 

@@ -116,20 +116,20 @@ class FolderIndex:
         Args:
             folder: folder of images.
             index: folder of the index; default: `.limner` in the folder.
-            searcher: features and scores of a search, such as a `HubSpace`; default: those that the index was made
-                with, or else the built-in ones in the language of the captions.
+            searcher: features and scores of a search, such as a `HubSpace`; default: the searcher that the index
+                was made with, or else the built-in models in the language of the captions.
         """
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            found = "a file; name its folder" if self.folder.exists() else "none; check the path"
-            raise FolderError(f"{folder}: expected a folder of images, found {found}")
+            problem = "a file; name its folder" if self.folder.exists() else "none; check the path"
+            raise FolderError(f"{folder}: expected a folder of images, found {problem}")
         self.path = self.folder / INDEX_FOLDER if index is None else Path(index)
         self._searcher = searcher
         self._snapshot: Snapshot | None = None
 
     @classmethod
     def open(cls, folder: Path | str, index: Path | str | None = None, searcher: Searcher | None = None) -> Self:
-        """Open an index, see the constructor; FolderError for none, a damaged one, or one of other features."""
+        """Open an index, see the constructor; FolderError if it is missing, damaged, or of other features."""
         result = cls(folder, index, searcher)
         if not has_index(result.path):
             raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
@@ -141,7 +141,7 @@ class FolderIndex:
         return result
 
     def require_run(self, run: Path, changed: Sequence[str] = ()) -> None:
-        """Check before a model is loaded that an index was made with it; FolderError if not, or if it is damaged."""
+        """Check before a model is loaded that the index was made with the model; FolderError if not, or if damaged."""
         if has_index(self.path):
             _require_captioner(self.path, self.record, run_digest(run, changed))
 
@@ -244,7 +244,7 @@ class FolderIndex:
             count: number of results.
 
         Returns:
-            The best matches, best first; a file with the contents of another one is a match of its own.
+            The best matches, best first; files with the same contents are separate matches.
         """
         snapshot = self._newest()
         return self._matches(snapshot, snapshot.score_sentence(query), count)
@@ -299,7 +299,7 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
     if record.captioner != digest:
         raise FolderError(
             f"{index}: has captions in '{record.lang}' of {record.model or 'a model that is in no folder'}, which is "
-            "another captioner than that of this command, or whose files have changed; leave out --lang or --model, "
+            "not the captioner of this command, or whose files have changed; leave out --lang or --model, "
             f"place another index by --index, or {REBUILD}"
         )
 

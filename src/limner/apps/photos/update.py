@@ -122,7 +122,7 @@ class Chunk(NamedTuple):
 
     rows: list[tables.FileRow]  # states of the files
     images: list[EncodedImage]  # new contents, once each
-    total: int  # number of files; those that no longer exist are counted
+    total: int  # number of files, files that no longer exist included
 
 
 def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | str:
@@ -136,7 +136,7 @@ def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | str:
 
 
 def encoded_chunks(folder: Path, paths: Sequence[str], searcher: Searcher, known: Container[bytes]) -> Iterator[Chunk]:
-    """Read and encode files in threads; while a chunk is captioned, the next ones are read and encoded.
+    """Read and encode files in threads; while a chunk is captioned, the next chunks are read and encoded.
 
     Paths are relative to the folder. Contents whose digests are known are neither decoded nor encoded.
     """
@@ -241,14 +241,14 @@ class Updater:
     def run(self, scan: Scan, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
         """Read the changes of the scanned folder, and write them in batches."""
         self._gone = self._find_gone(scan)
-        todo = [file for file in scan.files if verify or not is_unchanged(file, self._before.get(file.path))]
+        pending = [file for file in scan.files if verify or not is_unchanged(file, self._before.get(file.path))]
         done = 0
-        for chunk in encoded_chunks(self._folder, [file.path for file in todo], self._searcher, self._known):
+        for chunk in encoded_chunks(self._folder, [file.path for file in pending], self._searcher, self._known):
             self._commit(chunk, batch_size)
             done += chunk.total
             if on_progress is not None:
-                on_progress(done, len(todo))
-        self.result.unchanged += len(scan.files) - len(todo)
+                on_progress(done, len(pending))
+        self.result.unchanged += len(scan.files) - len(pending)
         self.result.unreadable.update(scan.unreadable)
         self._finish()
         longest, remedy = self._captioner.decoding.max_length, "raise decoding.max_length in its recipe"

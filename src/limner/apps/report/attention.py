@@ -206,7 +206,7 @@ def explain_items(
 ) -> list[ExplainedSentence]:
     """Compute and plot the attention of generated sentences of an evaluation; empty if the model has no attention."""
     if not all(_is_generated_by(model, item) for item in items):
-        raise RunError("the evaluated sentences are not those of the present model; run 'limner evaluate' again")
+        raise RunError("the model has changed since the evaluation; run 'limner evaluate' again")
     collection = Collection.open(evaluation.collection)
     by_id = {item.id: item for item in collection.items(evaluation.split)}
     if missing := [item.id for item in items if item.id not in by_id]:

@@ -15,7 +15,7 @@ from limner.text.labels import TRACK, read_predictions
 
 SEED = 0  # random seed of the samples that reports show
 FIRST = 6  # number of items at the beginning of the report
-EACH = 12  # number of items of the best, of the worst and of the random sample of a gallery
+ITEMS_PER_GROUP = 12  # number of items of the best, of the worst and of the random sample of a gallery
 EXPLAINED = 6  # number of sentences shown with their attention
 GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst"}
 """Labels of the groups of a gallery; the first is shown at first."""
@@ -64,13 +64,13 @@ def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
     """
     scored = [row for row, item in enumerate(items) if item.sentence_score is not None]
     scored.sort(key=lambda row: items[row].sentence_score or 0.0, reverse=True)
-    per_group = min(EACH, len({_image_of(items[row]) for row in scored}) // 3)
+    per_group = min(ITEMS_PER_GROUP, len({_image_of(items[row]) for row in scored}) // 3)
     taken: set[str] = set()
     groups = dict.fromkeys(_distinct(scored, items, per_group, taken), "best")
     groups |= dict.fromkeys(_distinct(reversed(scored), items, per_group, taken), "worst")
     order = random.Random(seed).sample(range(len(items)), len(items))
-    sample = _distinct(order, items, EACH, taken)
-    sample += [row for row in order if row not in groups and row not in sample][: EACH - len(sample)]
+    sample = _distinct(order, items, ITEMS_PER_GROUP, taken)
+    sample += [row for row in order if row not in groups and row not in sample][: ITEMS_PER_GROUP - len(sample)]
     return groups | dict.fromkeys(sample, "sample")
 
 

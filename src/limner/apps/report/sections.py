@@ -40,7 +40,7 @@ MIN_COUNT, GATED_WORDS = 5, 20
 """Minimum number of occurrences of the words with the highest mean gates, and the number of these words."""
 
 IMAGE_CONTROLS = (
-    "Images: those of the items (right), of other items (shuffled), the mean over the training split (mean), features "
+    "Images: the item's own (right), another item's (shuffled), the mean over the training split (mean), features "
     "of zeros (zero), no image (none)."
 )
 HEAT_MAP_SIDE = 320  # longer side of a heat map in pixels

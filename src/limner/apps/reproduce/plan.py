@@ -28,7 +28,7 @@ class ReproductionSettings(Settings):
     dataset: str | None = None
     """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
     recipes: str | None = None
-    """Alternative folder of recipes; a row without a recipe there uses the table's own."""
+    """Alternative folder of recipes; a row without a recipe there uses the recipe of the table."""
     overrides: tuple[str, ...] = ()
     """Recipe overrides KEY=VALUE, applied to every row and its preceding stages."""
     init: Path | None = None
@@ -168,7 +168,7 @@ def table_of_collection(table: PublishedTable, collection: Collection, key: str 
 
 
 def recipe_folder_of(recipe: str, job: ReproductionJob) -> str:
-    """Folder of a recipe: the alternative folder if it has the recipe, else the table's own."""
+    """Folder of a recipe: the alternative folder if it has the recipe, else the folder of the table."""
     folder = job.settings.recipes
     return folder if folder and f"{folder}/{recipe}" in recipe_names() else job.table.recipes
 
@@ -186,7 +186,7 @@ def _feature_changes(row: PublishedRow, job: ReproductionJob) -> Sequence[str]:
         raise FeatureError(
             f"{job.collection.path}: row '{row.name}' of {job.table.name} needs the feature table "
             f"'{row.features[0]}', the backbone of the paper, or '{missing[0]}'; compute one of them with "
-            "'limner features', or name another one with \"features.tables=[NAME]\""
+            "'limner features', or name another table with \"features.tables=[NAME]\""
         )
     return ()
 

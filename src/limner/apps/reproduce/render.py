@@ -164,7 +164,7 @@ def _requirements(row: PublishedRow, table: PublishedTable) -> list[str]:
     data, of_recipes = recipes[0].data, dict.fromkeys(name for recipe in recipes for name in recipe.features.tables)
     needs = [] if data.source_lang is None else [f"{data.source_lang} to {data.lang}"]
     needs += [] if row.corpus is None else ["sentence pairs of --corpus"]
-    if table.trained_on and row.features:  # any of them, or those of the recipe for the data set
+    if table.trained_on and row.features:  # any of them, or the features of the recipe for the data set
         return [*needs, f"features {' or '.join(dict.fromkeys((*row.features, *of_recipes)))}"]
     return [*needs, *(f"features {name}" for name in (row.features or of_recipes))]
 

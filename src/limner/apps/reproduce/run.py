@@ -80,7 +80,7 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
     """Return the recipe of a training, without generated source sentences that are still to be generated."""
     data, model = training.recipe.data, training.recipe.model
     if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
-        derived.require_descriptions(data, job)  # without them, the row would be that of the pairs
+        derived.require_descriptions(data, job)  # without them, the row would equal the row of the pairs
     if training.corpus is not None or not derived.needs_back_translation(data, job.collection):
         return training.recipe
     derived.check_back_translation(data, job)
@@ -117,7 +117,7 @@ def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
     fingerprints = tuple(table.spec.fingerprint for table in tables)
     if fingerprints != result.features:
         raise RunError(
-            f"{path}: made from other features ({', '.join(result.features) or 'none'}; those of the collection are "
+            f"{path}: made from other features ({', '.join(result.features) or 'none'}; the collection has "
             f"{', '.join(settings.tables)}: {', '.join(fingerprints)}); choose another --out, or restore the features"
         )
 
@@ -252,8 +252,9 @@ def _train(training: TrainingRun, job: ReproductionJob) -> None:
     """Train a run, or resume it if it exists, on the collection or on a derived collection."""
     collection, run = _collection_of(training, job), training.run
 
-    def show(news: TrainProgress) -> None:
-        job.on_progress(f"training {run.name}{news.part and f', {news.part}'}", news.steps, news.total_steps)
+    def show(progress: TrainProgress) -> None:
+        part = progress.part and f", {progress.part}"
+        job.on_progress(f"training {run.name}{part}", progress.steps, progress.total_steps)
 
     options: dict[str, Any] = {"resume": run.exists(), "init": training.init, "command": job.command}
     train(training.recipe, collection, run, **options, on_progress=show)
@@ -283,7 +284,7 @@ def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) ->
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:
-    """The alternatives to train: with the first seed all, with later seeds the one that the first seed selected."""
+    """The alternatives to train: all with the first seed, later the alternative that the first seed selected."""
     first = plan_row(plan.row, job)
     if len(plan.alternatives) == 1 or plan.result_path == first.result_path:
         return plan.alternatives

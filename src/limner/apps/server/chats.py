@@ -53,7 +53,7 @@ class ChatFields(LenientBody):
     model: Annotated[str, Field(min_length=1, max_length=300)]
     """Name of a served model; a tag selects one of its languages, such as 'en:de'."""
     stream: bool | None = None
-    """Answer with the parts of the sentence as they are decided."""
+    """Whether to send the parts of the sentence as they are decided."""
     logprobs: bool | None = None
     """Return the log-probability of each token."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -64,7 +64,7 @@ class ChatFields(LenientBody):
     """In OpenAI: `text`, `json_object`, or the JSON schema of labels; other schemas are refused."""
 
     def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[dict[str, Any]] | None:
-        """Return the log-probabilities of tokens as both interfaces have them; None unless they are requested."""
+        """Return the log-probabilities of tokens in the format of both APIs; None unless they are requested."""
         if not self.logprobs:
             return None
         return [{**_logprob(token), "top_logprobs": [*map(_logprob, token.probable)]} for token in tokens]

@@ -1,4 +1,4 @@
-"""Vectors of sentences and images in a joint space, as clients of OpenAI, Ollama and Immich ask for them."""
+"""Embeddings of sentences and images in a joint space, in the APIs of OpenAI, Ollama and Immich."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EmbeddingBody(LenientBody):
 
 
 class PromptBody(LenientBody):
-    """Request of POST /api/embeddings, by which older clients of Ollama ask for one vector."""
+    """Request of POST /api/embeddings, the older API of Ollama for one vector."""
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     """Name of a served captioner with a joint space; a tag selects one of its languages."""
@@ -68,7 +68,7 @@ router = APIRouter(tags=["Immich"], responses=ERRORS, route_class=UploadRoute)
 
 @openai_api.router.post("/v1/embeddings")
 async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
-    """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
+    """Compute the vectors of sentences and images; their cosine is the similarity."""
     vectors = await _vectors(engine, body.model, await _inputs(body))
     is_base64 = body.encoding_format == "base64"
     values = [base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist() for row in vectors]
@@ -94,7 +94,7 @@ async def embed_prompt(body: PromptBody, engine: EngineOf) -> dict[str, Any]:
 
 @router.get("/ping", response_class=PlainTextResponse)
 async def ping() -> str:
-    """Return that the service runs, as Immich asks."""
+    """Return that the service runs, for Immich."""
     return "pong"
 
 

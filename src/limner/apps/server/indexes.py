@@ -116,7 +116,7 @@ def _first_with_features(retrievers: list[Retriever], collection: Collection) ->
 
 
 class ServedIndexes:
-    """Indexes by name."""
+    """Indexes that the service searches, by name."""
 
     def __init__(self, by_name: dict[str, SearchableFolder | ServedCollection]) -> None:
         self.by_name = by_name
@@ -125,7 +125,7 @@ class ServedIndexes:
         return iter(self.by_name.items())
 
     def get(self, name: str | None) -> tuple[str, SearchableFolder | ServedCollection]:
-        """Return an index by its name, or the first; NotFoundError for another one, NotSupportedError without any."""
+        """Return an index by name, or the first; NotFoundError if unknown, NotSupportedError without indexes."""
         if not self.by_name:
             raise NotSupportedError("no folder is indexed; run limner index FOLDER, and limner serve --index FOLDER")
         if name is None:

@@ -1,4 +1,4 @@
-"""Labels: the concepts of an image as an object of a JSON schema, as photo managers request them.
+"""Labels: the concepts of an image as an object of the JSON schema that photo managers request.
 
 An object is built from the schema and is therefore valid; other schemas are refused before anything is computed.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from limner.apps.server.errors import NotSupportedError
 
 FIELDS = {"name": "string", "confidence": "number", "topicality": "number"}
-"""Fields of a label with their types; the topicality is the confidence, as concepts have no other measure of it."""
+"""Fields of a label with their types; the topicality is the confidence of the concept."""
 LABELS = {"properties": {"labels": {"type": "array", "items": {"properties": {field: {} for field in FIELDS}}}}}
 """Default schema of requests for JSON without a schema, with the fields of PhotoPrism."""
 LOW, HIGH = {"minItems": 0, "minLength": 1, "minimum": 0}, {"maximum": 1}

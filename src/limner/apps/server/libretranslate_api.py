@@ -240,18 +240,18 @@ def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguag
     py3langid classifies byte n-grams by naive Bayes. The confidences add up to 100; without letters they are equal.
     Languages unknown to it have 0. MissingExtraError if py3langid is not installed.
     """
-    known = {lang: 0.0 for lang in languages if lang in _identifier(()).labels}
+    known = {lang: 0.0 for lang in languages if lang in _language_identifier(()).labels}
     if known:
-        known = dict(_identifier(tuple(known)).rank(text[:MAX_DETECTED]))
+        known = dict(_language_identifier(tuple(known)).rank(text[:MAX_DETECTED]))
     scores = known | {lang: 0.0 for lang in languages if lang not in known}
     return [DetectedLanguage(language=lang, confidence=round(100 * float(p), 1)) for lang, p in scores.items()]
 
 
 @cache
-def _identifier(languages: tuple[str, ...]) -> LanguageIdentifier:
-    """Return the classifier of some languages, or of all for (); its model is read at the first use."""
+def _language_identifier(languages: tuple[str, ...]) -> LanguageIdentifier:
+    """Return an identifier of `languages`, or of all languages for (); the first call reads its model."""
     if languages:
-        identifier = copy(_identifier(()))
+        identifier = copy(_language_identifier(()))
         identifier.set_languages(languages)
         return identifier
     langid = extra_module("py3langid.langid", "detecting languages", "serve")

@@ -85,7 +85,7 @@ def model_body(served: ServedModel) -> schemas.ModelBody:
     generator = served.generator(None)
     decoding = generator.decoding.model_dump(include={"beam_size", "length_penalty"})
     if generator.rules is not None and generator.rules.concepts is not None:
-        decoding["length_penalty"] = 1.0  # by which they rank unless a request names another one
+        decoding["length_penalty"] = 1.0  # by which they rank unless a request names another exponent
     return schemas.ModelBody.model_validate({"id": served.name, **values, **decoding})
 
 
@@ -133,7 +133,7 @@ def sentence_bodies(final: FinalEvent) -> list[schemas.SentenceBody]:
 
 @router.post(
     "/v1/translate",
-    response_model=schemas.TranslationAnswer,
+    response_model=schemas.TranslationResponse,
     responses=EVENT_STREAM,
     openapi_extra=reads(MULTIPART, schemas.TranslationRequest),
 )
@@ -150,11 +150,11 @@ async def translate(body: schemas.TranslationRequest, engine: EngineOf, request:
     requested = GenerationRequest(served, generator, image, None, body.decoding(), must_include=body.must_include)
     streams = [await engine.generate(requested._replace(text=text)) for text in texts]
 
-    def response(*finals: FinalEvent) -> schemas.TranslationAnswer:
+    def response(*finals: FinalEvent) -> schemas.TranslationResponse:
         translations = [sentence_bodies(final) for final in finals]
         shown = translations if texts is body.text else translations[0]
         source, lang = served.source or "", generator.lang
-        return schemas.TranslationAnswer(model=served.name, source=source, lang=lang, translations=shown)
+        return schemas.TranslationResponse(model=served.name, source=source, lang=lang, translations=shown)
 
     if body.stream:
         return sse_response(server_sent_events(streams[0], request.url.path, response), engine.settings)

@@ -218,7 +218,7 @@ class Models:
         self.by_name[name] = replace(served, name=name, by_lang=by_lang)
 
     def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
-        """Find a translator by its name, or the first for two languages, see `get`; InvalidRequestError for others."""
+        """Find a translator by its name, or the first for two languages, see `get`; InvalidRequestError for none."""
         if name is not None:
             served = self.get(name, "translate")
             if source not in (None, served.source):

@@ -70,7 +70,7 @@ class Keys:
 
 
 @dataclass
-class _Answer:
+class _Response:
     """Status and size of a response, for the log and the metrics."""
 
     status: int = 0
@@ -92,30 +92,30 @@ class ProtectedApp:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = _Answer()
+        response = _Response()
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answer.status = message["status"]
+                response.status = message["status"]
                 present = {name for name, _ in message["headers"]}
                 more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
                 message = {**message, "headers": [*message["headers"], *more]}
             else:
-                answer.bytes += len(message.get("body", b""))
-                answer.complete = not message.get("more_body", False)
+                response.bytes += len(message.get("body", b""))
+                response.complete = not message.get("more_body", False)
             try:
                 async with asyncio.timeout(self.settings.timeout):
                     await send(message)
             except TimeoutError:  # the client does not read
-                answer.status = CLIENT_CLOSED
+                response.status = CLIENT_CLOSED
                 raise
 
         try:
-            await self._answer(scope, receive, counted, answer)
+            await self._respond(scope, receive, counted, response)
         finally:
-            self._record(scope, answer)
+            self._record(scope, response)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, answer: _Answer) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, response: _Response) -> None:
         held = 0
         try:
             self._require_host(scope)
@@ -123,15 +123,15 @@ class ProtectedApp:
                 self._require_key(scope)
             body = await self._body(scope, receive)
             if body is None:
-                answer.status = CLIENT_CLOSED
+                response.status = CLIENT_CLOSED
                 return
             if scope["path"] in KEY_IN_BODY:
                 self._require_key(scope, await _key_in(scope, body) if self.keys.required else None)
             held = len(body)
             self._buffered += held
-            await self._run(scope, receive, send, body, answer)
+            await self._run(scope, receive, send, body, response)
         except (LimnerError, asyncio.CancelledError) as error:
-            if answer.status:  # the answer has begun: the connection is closed before its end
+            if response.status:  # it has begun: the connection is closed before its end
                 return
             stopped = ServerError("the service stopped before the answer was complete; repeat the request", status=503)
             reason = error if isinstance(error, LimnerError) else stopped
@@ -195,7 +195,7 @@ class ProtectedApp:
         finally:
             self._buffered -= size
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send, body: bytes, answer: _Answer) -> None:
+    async def _run(self, scope: Scope, receive: Receive, send: Send, body: bytes, response: _Response) -> None:
         """Run the application on a received body; it is cancelled when the client leaves."""
         left, position = asyncio.Event(), 0
         is_form = Headers(scope=scope).get("content-type", "").lower().startswith(MULTIPART)
@@ -220,33 +220,34 @@ class ProtectedApp:
         watching = asyncio.ensure_future(watch())
         try:
             await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done() and not answer.complete:
+            if not running.done() and not response.complete:
                 running.cancel()
             await running
         except asyncio.CancelledError:
             if not left.is_set():
                 raise
-            answer.status = CLIENT_CLOSED
+            response.status = CLIENT_CLOSED
         except Exception as error:
-            if answer.status != CLIENT_CLOSED:
+            if response.status != CLIENT_CLOSED:
                 logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-            if not answer.status:
+            if not response.status:
                 await error_response(scope["path"], error)(scope, receive, send)
         finally:
             watching.cancel()
             running.cancel()
 
-    def _record(self, scope: Scope, answer: _Answer) -> None:
+    def _record(self, scope: Scope, response: _Response) -> None:
         """Write the line of the log, and count the request."""
-        seconds = time.perf_counter() - answer.started
+        seconds = time.perf_counter() - response.started
         route = getattr(scope.get("route"), "path", "other")  # not the path, which clients choose
         metrics = self.engine().metrics
-        metrics.requests.labels(scope["method"] if scope["method"] in METHODS else "other", route, answer.status).inc()
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        metrics.requests.labels(method, route, response.status).inc()
         metrics.seconds.labels(route).observe(seconds)
         if self.settings.access_log:
             line = {"time": round(time.time(), 3), "client": (scope.get("client") or ("",))[0]}
-            line |= {"method": scope["method"][:20], "path": scope["path"][:200], "status": answer.status}
-            access_logger.info(to_json(line | {"seconds": round(seconds, 4), "bytes": answer.bytes}))
+            line |= {"method": scope["method"][:20], "path": scope["path"][:200], "status": response.status}
+            access_logger.info(to_json(line | {"seconds": round(seconds, 4), "bytes": response.bytes}))
 
 
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")

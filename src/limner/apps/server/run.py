@@ -35,8 +35,8 @@ BACKLOG = 2048
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 START_SECONDS = 60
-"""Time limit for one of several processes to import its modules and answer its supervisor; after it the process is
-replaced."""
+"""Time limit in seconds for a worker process to import its modules and respond to the supervisor, which then replaces
+the process."""
 HEAD_SECONDS = 10.0
 """Time limit of the head of a request; the time limit of the body is a setting."""
 
@@ -123,7 +123,7 @@ class GuardedProtocol(_Base):  # type: ignore[misc]
     def data_received(self, data: bytes) -> None:
         """Read data, and wait for the rest of the head of a request that has begun."""
         super().data_received(data)
-        if self._answers():
+        if self._has_request():
             self._stop_guard()
         else:
             self._start_guard()
@@ -133,7 +133,7 @@ class GuardedProtocol(_Base):  # type: ignore[misc]
         self._stop_guard()
         super().connection_lost(exc)
 
-    def _answers(self) -> bool:
+    def _has_request(self) -> bool:
         """Whether a request is complete up to its body, and not yet answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
@@ -148,7 +148,7 @@ class GuardedProtocol(_Base):  # type: ignore[misc]
 
     def _close_if_idle(self) -> None:
         self._guard = None
-        if not self._answers():
+        if not self._has_request():
             self.transport.close()
 
 

@@ -195,7 +195,7 @@ class TranslationRequest(DecodingBody):
     sentence."""
 
 
-class TranslationAnswer(BaseModel):
+class TranslationResponse(BaseModel):
     """Response of POST /v1/translate; for a list of sentences `translations` has a list for each."""
 
     model: str
@@ -206,7 +206,7 @@ class TranslationAnswer(BaseModel):
 
 
 class CaptionerBody(Body):
-    """Fields of requests about an image and given sentences."""
+    """Fields of requests that read an image with a captioner."""
 
     model: str | None = None
     """Name of a served captioner; default: the first."""
@@ -256,7 +256,7 @@ class SearchBody(Body):
     """Number of images to return."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _has_one_query(self) -> Self:
         if (self.query is None) == (self.image is None):
             raise ValueError("expected either a query or an image")
         return self

@@ -110,7 +110,7 @@ class ServiceEngine:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Refuse new requests, finish the accepted ones within `stop_timeout`, and end the threads."""
+        """Refuse new requests, finish accepted requests within `stop_timeout`, and end the threads."""
         self.stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.stop_timeout):

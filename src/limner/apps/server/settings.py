@@ -55,7 +55,7 @@ class ServerSettings(Settings):
     max_pixels: Annotated[int, Bounds(1, 89_478_485)] = 50_000_000
     """Largest number of pixels of an image."""
     max_queue: RequestCount = 256
-    """Largest number of requests that are accepted and not yet answered; further ones are answered with 429."""
+    """Largest number of requests that are accepted and not yet answered; further requests are answered with 429."""
     max_batch: BatchSize = 16
     """Largest number of images that are encoded together; 1 for one request at a time."""
     timeout: TimeLimit = 60.0

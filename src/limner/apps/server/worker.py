@@ -111,7 +111,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads after the jobs that are queued; a computation that does not end is left behind."""
+        """End the threads after the jobs that are queued; a computation that does not end is not waited for."""
         self._queue.put(None)
         self._thread.join(JOIN_SECONDS)
         self._encoder.shutdown(wait=not self._thread.is_alive())
@@ -223,13 +223,13 @@ class Worker:
 
 
 def use_threads(count: int) -> None:
-    """Compute with a number of threads of torch, if a model needs it, in the thread that calls this."""
+    """Set the number of threads that torch computes with in the calling thread, if torch is imported."""
     if torch := sys.modules.get("torch"):
         torch.get_num_threads()  # else the first operation takes the number that any thread has set last
         torch.set_num_threads(count)
 
 
 def threads_of_torch() -> int:
-    """Return the number of threads that torch computes with, if it is imported."""
+    """Return the number of threads that torch computes with; 1 if torch is not imported."""
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if torch else 1

@@ -297,7 +297,7 @@ class _Importer:
 
 
 NO_MEDIA = "items whose file is no image, video or audio file, which is not copied"
-OWN_FILES = "files that belong to an item of the collection already"
+FILES_OF_ITEMS = "files that belong to an item of the collection already"
 
 
 def without_own_files(items: list[Item], source: Path, target: Path, tally: Tally) -> list[Item]:
@@ -320,7 +320,7 @@ def without_own_files(items: list[Item], source: Path, target: Path, tally: Tall
     for item in items:
         item_ids = owners.get(os.path.realpath(item.media_path)) if item.media_path else None
         if item_ids and item.id not in item_ids:
-            tally.skip(OWN_FILES, item.id)
+            tally.skip(FILES_OF_ITEMS, item.id)
         else:
             kept.append(item)
     return kept

@@ -39,7 +39,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
 
     Options: `images`, if not below `source`; `split`, if it is not part of the file name; `lang`, by default English.
     """
-    image_folder = ImageFolder.of(source, options, builder)
+    image_folder = ImageFolder.from_corpus(source, options, builder)
     for path in find_files(source, CAPTION_FILES, "captions"):
         match = SPLIT_OF_FILE.match(path.name)
         file_split = (match and match[1]) or "train"
@@ -52,7 +52,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             key = builder.key(name, location)
             if keys.setdefault(image_id, key) != key:
                 raise CollectionError(
-                    f"{location}: the id {image_id} of '{name}' is that of '{keys[image_id]}' as well; give every "
+                    f"{location}: the id {image_id} of '{name}' is also the id of '{keys[image_id]}'; give every "
                     "image of the file an id of its own, as captions name their image by it"
                 )
             if path_of_image := image_folder.find(name):
@@ -82,7 +82,7 @@ def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
 
     Options: `images`, if not below `source`; `lang`, by default English.
     """
-    image_folder = ImageFolder.of(source, options, builder)
+    image_folder = ImageFolder.from_corpus(source, options, builder)
     for path in find_files(source, KARPATHY_FILES, "Karpathy splits"):
         for number, image in enumerate(require_field(read_json(path), "images", list, SourceLocation(path))):
             location = SourceLocation(path, f"images[{number}]")
@@ -113,8 +113,8 @@ def read_visual_genome(source: Path, options: ReaderOptions, builder: ItemBuilde
     Options: `images`, if not below `source`; `splits`, lists of images; images in none of them are skipped; `split`
     without lists, by default `train`.
     """
-    images = ImageFolder.of(source, options, builder)
-    splits = SplitLists.of(source, options, builder) if options.splits else None
+    images = ImageFolder.from_corpus(source, options, builder)
+    splits = SplitLists.from_corpus(source, options, builder) if options.splits else None
     for path in find_files(source, REGION_FILES, "file of regions"):
         sizes = _original_sizes(path.with_name(IMAGE_DATA))
         contents = read_json(path)

@@ -165,7 +165,7 @@ class ImageFolder:
                 self._by_number.setdefault(match[1], []).append(path)
 
     @classmethod
-    def of(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> ImageFolder:
+    def from_corpus(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> ImageFolder:
         """Index the image folder of a corpus: `options.images`, or a folder of a usual name in the source."""
         root = source if source.is_dir() else source.parent
         candidates = (root / name for name in IMAGE_FOLDERS)
@@ -255,7 +255,7 @@ class SplitLists:
                     self._add(SplitEntry(name, split, SourceLocation(path, number)), builder)
 
     @classmethod
-    def of(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> SplitLists:
+    def from_corpus(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> SplitLists:
         """Read the lists of a corpus: in `options.splits`, in the folder `splits`, or files named after splits."""
         root = source if source.is_dir() else source.parent
         folder = options.splits or root / "splits"

@@ -58,7 +58,7 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     if further:
         names = f"{path.name}, {further[0].name}"
         raise CollectionError(f"{source}: several files of sentences ({names}); specify one of them as the source")
-    images, splits = ImageFolder.of(source, options, builder), SplitLists.of(source, options, builder)
+    images, splits = ImageFolder.from_corpus(source, options, builder), SplitLists.from_corpus(source, options, builder)
     for key, (name, split, location) in splits.entries.items():
         if image := images.find(name):
             builder.add_item(key, location, split=split, image=image)
@@ -126,9 +126,9 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
     split is named in the JSON line, or in lists in the source.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)
-    images = ImageFolder.of(source, options, builder)
+    images = ImageFolder.from_corpus(source, options, builder)
     from_lists = options.splits is not None or not (as_json or options.split)
-    splits = SplitLists.of(source, options, builder) if from_lists else None
+    splits = SplitLists.from_corpus(source, options, builder) if from_lists else None
     for annotated in _read_json_lines(source) if as_json else _read_original(source):
         name, location = annotated.name, annotated.location
         image = images.find_flickr(name)
@@ -296,7 +296,7 @@ def read_multi30k(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
         CollectionError: a file is missing or malformed, or files of one split differ in length.
     """
     images = ImageFolder(options.images, builder) if options.images else None
-    splits = SplitLists.of(source, options, builder) if options.splits else None
+    splits = SplitLists.from_corpus(source, options, builder) if options.splits else None
     added: set[tuple[str, str]] = set()  # both tasks list the same images; missing images are counted once
     for part in _find_files(source):
         names = [name.strip().partition("#")[0] for name in read_lines(part.images)]

@@ -169,7 +169,7 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
     """
     if not source.is_dir():
         raise CollectionError(f"{source}: expected the folder of the corpus, got a file")
-    splits = SplitLists.of(source, options, builder)
+    splits = SplitLists.from_corpus(source, options, builder)
     for path in find_files(source, [f"{ANNOTATIONS['en'][1]}/**/*.eng"], "English annotations"):
         location = SourceLocation(path)
         tags = _read_tags(path)

@@ -148,7 +148,7 @@ class ItemBuilder:
             valid = tuple(phrase for phrase in phrases if self._check_phrase(phrase, stripped, id, location))
             sentences, sentence = self._drafts[id].sentences, ItemSentence(lang, stripped, group, phrases=valid)
             if sentence in sentences:
-                self.tally.note("sentences that repeat another one of their item and group", f"{id}: {stripped}")
+                self.tally.note("sentences that repeat another sentence of their item and group", f"{id}: {stripped}")
             sentences[sentence] = None
             self._bytes += _SENTENCE_BYTES + 2 * len(stripped)
 

@@ -117,7 +117,7 @@ def load_classic(name: str, file: Path) -> PretrainedNetwork:
 
 def _read_weights(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
-        raise BackboneError(f"{file}: no such weight file; download the one that torchvision publishes")
+        raise BackboneError(f"{file}: no such weight file; download the file that torchvision publishes")
     try:
         if file.suffix == ".safetensors":
             return load_tensors(file)
@@ -125,7 +125,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
         weights: object = torch.load(file, map_location="cpu", weights_only=True)
     except Exception:  # torch explains how to load pickled code, which is never done here
         raise BackboneError(
-            f"{file}: cannot be read as a weight file of tensors; download the one that torchvision publishes again"
+            f"{file}: cannot be read as a weight file of tensors; download the file that torchvision publishes again"
         ) from None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise BackboneError(f"{file}: expected a dictionary of tensors, as published by torchvision")

@@ -28,7 +28,7 @@ from limner.media.video import FrameSampling
 
 DEFAULT_PIXELS = 64
 _NO_NETWORK = {"precision", "device"}  # options without effect where there is no network
-_SAY_WHERE = "give the location of the backbone of the model's features (--backbone)"
+_NAME_BACKBONE = "give the location of the backbone of the model's features (--backbone)"
 
 
 class PixelBackbone:
@@ -182,9 +182,9 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
                 f"{name}: expected no backbone, as the model was trained on pixels; leave out --backbone"
             )
         return PixelBackbone(preprocessing.size, preprocessing.resize)
-    where = name or _recorded_source(first, _SAY_WHERE)
+    where = name or _recorded_source(first, _NAME_BACKBONE)
     if where.partition(":")[0] == "pixels":
-        raise FeatureError(f"{where}: expected {first}, got maps of pixels; {_SAY_WHERE}")
+        raise FeatureError(f"{where}: expected {first}, got maps of pixels; {_NAME_BACKBONE}")
     options = BackboneOptions.parse(
         {
             "layer": first.layer,
@@ -200,7 +200,7 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     backbone = _load(where, options, specs)
     loaded = {spec.kind: spec for spec in backbone.specs}
     for spec in specs:
-        require_compatible(loaded[spec.kind], spec, where, _SAY_WHERE)
+        require_compatible(loaded[spec.kind], spec, where, _NAME_BACKBONE)
     return backbone
 
 

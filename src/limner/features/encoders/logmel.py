@@ -168,7 +168,7 @@ def _window_and_bands(rate: int, settings: LogMelSettings) -> tuple[Samples, Sam
     window, _ = frame_sizes(rate, settings)
     taper = window_function(window, "hann", periodic=True)
     # `mel_filter_bank` rounds half the sampling rate down and warns of filters above it. Filters of an even multiple of
-    # the rate that reaches the highest band avoid both; their first N + 1 frequencies are those of the spectrum.
+    # the rate that reaches the highest band avoid both; their first N + 1 frequencies are the spectrum's.
     multiple = 2 * math.ceil(settings.highest / rate)
     bands: Samples = mel_filter_bank(
         num_frequency_bins=multiple * window + 1,

@@ -258,8 +258,8 @@ class _LayerReached(Exception):
         self.output = output
 
 
-class _Pair(NamedTuple):
-    """A convolution followed by batch normalisation in the same parent, with their names in it."""
+class _NormalisedConvolution(NamedTuple):
+    """A convolution followed by batch normalisation in the same module, with their names in the module."""
 
     path: str  # of the convolution
     parent: nn.Module
@@ -268,9 +268,9 @@ class _Pair(NamedTuple):
     norm: nn.BatchNorm2d
 
 
-def _normalised_convolutions(network: nn.Module) -> list[_Pair]:
+def _normalised_convolutions(network: nn.Module) -> list[_NormalisedConvolution]:
     return [
-        _Pair(f"{path}.{first}".lstrip("."), parent, (first, second), convolution, norm)
+        _NormalisedConvolution(f"{path}.{first}".lstrip("."), parent, (first, second), convolution, norm)
         for path, parent in network.named_modules()
         for (first, convolution), (second, norm) in itertools.pairwise(parent.named_children())
         if isinstance(convolution, nn.Conv2d)

@@ -217,9 +217,9 @@ def load_module(
     import transformers
 
     if not any(folder.glob("*.safetensors")):
-        found = next((file.name for file in folder.glob("pytorch_model*.bin")), "no weights at all")
+        actual = next((file.name for file in folder.glob("pytorch_model*.bin")), "no weights at all")
         raise BackboneError(
-            f"{name}: has no model.safetensors (found {found}); choose a revision that has it, such as refs/pr/N of "
+            f"{name}: has no model.safetensors (found {actual}); choose a revision that has it, such as refs/pr/N of "
             "the repository's conversion, or convert the weights with the save_pretrained of transformers"
         )
     try:

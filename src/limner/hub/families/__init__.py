@@ -27,7 +27,7 @@ FAMILIES: dict[str, type[HubModel]] = {
 
 
 def family_of(folder: Path) -> type[HubModel]:
-    """Return the class of the family of a folder, by the `model_type` of its config.json; RunError for unknown ones."""
+    """Return the class of the family of a folder, by the `model_type` of its config.json; RunError if unknown."""
     name = model_type(folder) or ""
     if name not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))

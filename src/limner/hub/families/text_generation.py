@@ -110,7 +110,7 @@ class PromptedModel(Sequence2Sequence):
         return settings.decoder_start_token_id if self.decoder.config.is_encoder_decoder else 0, end
 
     def inputs_of(self, requests: Sequence[Request]) -> dict[str, Tensor]:
-        """Return what the processor makes of the prompt and the images, (H, W, 3), of requests."""
+        """Return the processor's inputs for the prompt and the images, (H, W, 3), of requests."""
         images = [[Image.fromarray(np.asarray(request.features["maps"]))] for request in requests if request.features]
         padding = {"padding": True, "padding_side": "left"}
         batch = self.processor(text=[self.text] * len(images), images=images, return_tensors="pt", **padding)

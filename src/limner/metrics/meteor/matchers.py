@@ -38,7 +38,7 @@ class RaggedArray(NamedTuple):
     values: Ids
 
     @classmethod
-    def of(cls, lists: Iterable[Sequence[int]]) -> RaggedArray:
+    def from_lists(cls, lists: Iterable[Sequence[int]]) -> RaggedArray:
         """Join lists of numbers."""
         lists = list(lists)
         starts = np.zeros(len(lists) + 1, np.int64)
@@ -85,12 +85,12 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
     phrases, paraphrases, entries = table
     slots = [used.index(module) if module in used else -1 for module in ("exact", "stem", "synonym", PARAPHRASE)]
     return numbers, Corpus(
-        RaggedArray.of(rows),
-        RaggedArray.of(phrases),
+        RaggedArray.from_lists(rows),
+        RaggedArray.from_lists(phrases),
         np.array([word in functions for word in ids], bool),
         np.fromiter(stems, np.int32),
-        RaggedArray.of(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
-        RaggedArray.of(paraphrases),
+        RaggedArray.from_lists(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
+        RaggedArray.from_lists(paraphrases),
         np.array(entries, np.int32),
         np.array(slots, np.int32),
     )
@@ -98,7 +98,7 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
 
 @cache
 def _stemmer(lang: str) -> Any:  # noqa: ANN401  (an untyped class)
-    # The classes in Python, not PyStemmer: their version is the one that is pinned.
+    # The classes in Python, not PyStemmer: their version is pinned.
     name = STEMMERS[lang]
     module = extra_module(f"snowballstemmer.{name.lower()}_stemmer", "METEOR", "coco")
     return getattr(module, f"{name}Stemmer")()

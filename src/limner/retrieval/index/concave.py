@@ -33,10 +33,10 @@ UNIT = 2.0**-22
 have a relative error of at most (n + 4) UNIT, second-order terms included, for the n < 10^5 that occur."""
 _LARGEST_EXPONENT = 60.0
 """Exponents above it are lowered, which keeps a bound valid and float32 from overflowing."""
-_LEAST_SHARE = 2.0**-126
+_MIN_SHARE = 2.0**-126
 """Probability below which a group is left out, which keeps a bound valid: the next smaller numbers of float32 have
 absolute, not relative errors, which a large exponent would amplify."""
-_LEAST_SUM = np.float32(2.0**-100)
+_MIN_SUM = np.float32(2.0**-100)
 """Sum of a position below which it counts as 0, so that the bound is infinite: below it, absolute errors of up to
 2^-149 for each exponential would not be small relative to the sum."""
 
@@ -132,7 +132,7 @@ class JensenBound:
         rest = probs.sum(1)  # (T,): not 1 - sum of the shares, whose error a large exponent would amplify
         means = (probs @ score.weight) / np.maximum(rest[:, None], 1e-300)  # (T, D)
         self._shares, self._rest = (
-            np.where(share < _LEAST_SHARE, 0, share).astype(np.float32) for share in (shares.T, rest)
+            np.where(share < _MIN_SHARE, 0, share).astype(np.float32) for share in (shares.T, rest)
         )
         self._vectors = np.concatenate([score.weight[chosen], means, score.linear[None]]).T.astype(np.float32)
         self._longest = float(np.linalg.norm(self._vectors[:, :-1], axis=0).max())
@@ -144,7 +144,7 @@ class JensenBound:
         exps = np.exp(np.minimum(products[:, :-1], _LARGEST_EXPONENT))
         num_tokens, positions = len(self._shares), len(self._rest)
         sums = exps[:, :num_tokens] @ self._shares + exps[:, num_tokens:] * self._rest  # (N, T)
-        sums[sums < _LEAST_SUM] = 0
+        sums[sums < _MIN_SUM] = 0
         with np.errstate(divide="ignore"):
             logs = np.log(sums).astype(np.float64)
         margins = self._margin(np.linalg.norm(shift.astype(np.float64), axis=1), logs, num_tokens, positions)

@@ -71,7 +71,7 @@ SAMPLE = 4096
 MIN_REESTIMATED = 2000
 """Minimum number of images whose score is estimated by all expansions; ten for each candidate if that is more."""
 IMAGES_PER_CELL = 64
-MOST_CELLS = 16
+MAX_CELLS = 16
 NARROWING = (8, 2)
 """Numbers of images, as multiples of the candidates, whose scores are estimated again."""
 GROUPS = 16
@@ -178,7 +178,7 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
 
 def write_cells(folder: Path, codes: Vectors) -> NDArray[np.int64]:
     """Write the codes in cells with their leading coordinates; return the image of each row."""
-    centroids = fit_centroids(codes, max(1, min(MOST_CELLS, len(codes) // IMAGES_PER_CELL)))
+    centroids = fit_centroids(codes, max(1, min(MAX_CELLS, len(codes) // IMAGES_PER_CELL)))
     cells = nearest_centroids(codes, centroids)
     order = np.argsort(cells, kind="stable")
     sample = np.sort(np.random.default_rng(1).choice(len(codes), min(SAMPLE, len(codes)), replace=False))
@@ -253,14 +253,14 @@ class ExpansionIndex:
         if count >= len(self):
             return np.arange(len(self))
         if not self._coder.averages:
-            return self._of_lowest_expansions(tokens, count)
+            return self._lowest_expansions(tokens, count)
         rows, estimates = np.arange(len(self)), self._estimates(tokens)
         for share in NARROWING:
             rows = rows[_highest(estimates, share * count)]
             estimates = self._estimates_in_groups(tokens, self.codes[rows])
         return rows[_highest(estimates, count)]
 
-    def _of_lowest_expansions(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
+    def _lowest_expansions(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
         """Return the rows with the highest mean of their two lowest expansions; see the module."""
         slopes, constants = self._expand(tokens, self._centroids)
         leading = self._leading_estimates(slopes, constants)

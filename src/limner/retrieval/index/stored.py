@@ -71,7 +71,7 @@ class IndexSource(NamedTuple):
 
 
 def build_index(
-    place: Path,
+    folder: Path,
     source: IndexSource,
     items: Sequence[Item],
     *,
@@ -85,7 +85,7 @@ def build_index(
     renamed.
 
     Args:
-        place: folder of the index.
+        folder: folder of the index.
         source: model and features.
         items: items of the split in stored order; items without an image or features are left out.
         kind: kind of the index; None for the kind that fits the model.
@@ -102,7 +102,7 @@ def build_index(
         WriteError: the folder cannot be written; an existing index is unchanged.
     """
     kind = kind or kind_for(source.model)
-    if _is_index(place) and not rebuild and (record := _current_record(place, kind, source)) is not None:
+    if _is_index(folder) and not rebuild and (record := _current_record(folder, kind, source)) is not None:
         return record, False
     positions, ids = _searchable(items, source.features)
     if not len(positions):
@@ -111,43 +111,43 @@ def build_index(
         )
     images = IndexedImages(items, positions, source.features)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with locked(place.parent, SearchIndexError, place.parent / f".{place.name}.lock"):
-            beside = place.with_name(f".{place.name}.partial")
-            shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
-            beside.mkdir()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.parent, SearchIndexError, folder.parent / f".{folder.name}.lock"):
+            temporary = folder.with_name(f".{folder.name}.partial")
+            shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+            temporary.mkdir()
             try:
-                order = kind.build(beside, source.model, images, on_progress)
-                _write_rows(beside / ROWS, ids.take(pa.array(order)), positions[order])
-                record = _record(kind, source, len(positions), beside)
-                record.save(beside)
-                _replace(place, beside)
+                order = kind.build(temporary, source.model, images, on_progress)
+                _write_rows(temporary / ROWS, ids.take(pa.array(order)), positions[order])
+                record = _record(kind, source, len(positions), temporary)
+                record.save(temporary)
+                _replace(folder, temporary)
             finally:
-                shutil.rmtree(beside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, pa.ArrowException) as error:
         raise WriteError(
-            f"{place}: cannot be written ({system_reason(error)}); free disk space, or name another place with --index"
+            f"{folder}: cannot be written ({system_reason(error)}); free disk space, or name another place with --index"
         ) from None
     return record, True
 
 
-def _current_record(place: Path, kind: IndexKind, source: IndexSource) -> CollectionIndexRecord | None:
+def _current_record(folder: Path, kind: IndexKind, source: IndexSource) -> CollectionIndexRecord | None:
     """Return the record of an index of this kind and these features; None for another index.
 
     Raises:
         SearchIndexError: there is a damaged index, or an index of another model or split.
     """
-    record = CollectionIndexRecord.load(place)
-    _require_model_and_split(place, record, source)
+    record = CollectionIndexRecord.load(folder)
+    _require_model_and_split(folder, record, source)
     if record.features_digest != (digest := features_digest(source.features)) and _is_other_collection(record, source):
         raise SearchIndexError(
-            f"{place}: expected an index of {source.collection}, found one of {record.collection}; name another place "
+            f"{folder}: expected an index of {source.collection}, found one of {record.collection}; name another place "
             "with --index, or replace it with --rebuild"
         )
     made_of = record.kind, record.ingredients, record.features_digest
     if made_of != (kind.name, kind.ingredients, digest):
         return None
-    record.require_files(place, every=True)
+    record.require_files(folder, every=True)
     return record
 
 
@@ -162,41 +162,41 @@ def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[
     return np.concatenate(positions), pa.chunked_array(ids, pa.string())
 
 
-def _is_index(place: Path) -> bool:
+def _is_index(folder: Path) -> bool:
     """Whether a folder has an index; SettingsError for other content, or where no folder can be made."""
-    if is_remote(place):
+    if is_remote(folder):
         raise SettingsError(
-            f"{place}: an index is in a folder, which a search maps into memory, not in an object store; name a folder "
-            "with --index"
+            f"{folder}: an index is in a folder, which a search maps into memory, not in an object store; name a "
+            "folder with --index"
         )
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
-    if (place / RECORD).is_file() or (place / ROWS).is_file():
+    if (folder / RECORD).is_file() or (folder / ROWS).is_file():
         return True
-    raise SettingsError(f"{place}: expected an index, or no folder, found something else; name another place")
+    raise SettingsError(f"{folder}: expected an index, or no folder, found something else; name another place")
 
 
-def _require_model_and_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+def _require_model_and_split(folder: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.fingerprint != model_fingerprint([source.model]):
         model_name = record.model or "a model without a folder"
         raise SearchIndexError(
-            f"{place}: expected an index of this model, found one of another, {model_name}, or of its weights before "
+            f"{folder}: expected an index of this model, found one of another, {model_name}, or of its weights before "
             f"they changed; {REBUILD}; to keep both, name another place with --index"
         )
     if record.split != source.split:
         expected, actual = (
             "all splits" if split is None else f"split '{split}'" for split in (source.split, record.split)
         )
-        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {actual}; {REBUILD}")
+        raise SearchIndexError(f"{folder}: expected an index of {expected}, found one of {actual}; {REBUILD}")
 
 
-def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+def _require_features(folder: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.features_digest == features_digest(source.features):
         return
     other = _is_other_collection(record, source)
     made_of = f"the features of another collection, {record.collection}" if other else "older features"
     raise SearchIndexError(
-        f"{place}: made of {made_of}, not those of {source.collection} now; run 'limner index' again, or "
+        f"{folder}: made of {made_of}, not the present features of {source.collection}; run 'limner index' again, or "
         "add --exact to search without it"
     )
 
@@ -224,21 +224,21 @@ def _record(kind: IndexKind, source: IndexSource, images: int, folder: Path) -> 
     )
 
 
-def _replace(place: Path, beside: Path) -> None:
+def _replace(folder: Path, temporary: Path) -> None:
     """Rename a complete index to its place, and remove the replaced index."""
-    for file in beside.rglob("*"):
+    for file in temporary.rglob("*"):
         sync(file)
-    old = place.with_name(f".{place.name}.old")
+    old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        place.rename(old)
+    if folder.exists():
+        folder.rename(old)
     try:
-        beside.rename(place)
+        temporary.rename(folder)
     except OSError:
         if old.exists():
-            old.rename(place)
+            old.rename(folder)
         raise
-    sync(place.parent)
+    sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -251,7 +251,7 @@ def _write_rows(path: Path, ids: pa.ChunkedArray, positions: NDArray[np.int64]) 
 class IndexedCollection:
     """A collection with an open index of its images."""
 
-    def __init__(self, collection: Collection, source: IndexSource, place: Path) -> None:
+    def __init__(self, collection: Collection, source: IndexSource, folder: Path) -> None:
         """Open an index and check that it belongs to a model, a collection and its features.
 
         The size and a sample of each large file are verified, in time that does not depend on the number of images.
@@ -259,24 +259,24 @@ class IndexedCollection:
         Raises:
             SearchIndexError: the index is missing or damaged, or was made with another model, collection or features.
         """
-        self._state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
+        self._state = _state(collection, source, folder)  # first: changes from now on are seen by `is_current`
         self.collection, self._source = collection, source
-        self.record = record = CollectionIndexRecord.load(place)
+        self.record = record = CollectionIndexRecord.load(folder)
         kinds = {kind.name: kind for kind in KINDS}
         if record.kind not in kinds:
             raise SearchIndexError(
-                f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}"
+                f"{folder}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}"
             )
-        _require_model_and_split(place, record, source)
-        _require_features(place, record, source)
-        record.require_files(place, every=False)
-        self._rows = pa.ipc.open_file(pa.memory_map(str(place / ROWS))).read_all()
-        self._index = kinds[record.kind].open(place, source.model)
+        _require_model_and_split(folder, record, source)
+        _require_features(folder, record, source)
+        record.require_files(folder, every=False)
+        self._rows = pa.ipc.open_file(pa.memory_map(str(folder / ROWS))).read_all()
+        self._index = kinds[record.kind].open(folder, source.model)
         self._positions = collection.positions(source.split)
 
-    def is_current(self, collection: Collection, place: Path) -> bool:
+    def is_current(self, collection: Collection, folder: Path) -> bool:
         """Whether the collection, its features and the index are unchanged since they were opened."""
-        return collection.version == self.collection.version and _state(collection, self._source, place) == self._state
+        return collection.version == self.collection.version and _state(collection, self._source, folder) == self._state
 
     def search(
         self, sentence: str, tokens: Sequence[int], count: int, options: SearchOptions
@@ -312,10 +312,10 @@ class IndexedCollection:
         return items
 
 
-def _state(collection: Collection, source: IndexSource, place: Path) -> list[str]:
+def _state(collection: Collection, source: IndexSource, folder: Path) -> list[str]:
     """Return values that change with the items, the features and the index."""
     try:
-        written = str((place / RECORD).stat().st_mtime_ns)
+        written = str((folder / RECORD).stat().st_mtime_ns)
     except OSError:
         written = ""
     tables = [collection.path / ITEMS, *(table.path for table in source.features.tables)]

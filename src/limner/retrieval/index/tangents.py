@@ -44,7 +44,7 @@ POOL = 1024
 SEEDS = 6
 """Number of images that are scored first, in addition to the number of results."""
 SCORED_TOGETHER = 8
-OWN_GROUPS = 128
+SEPARATE_TOKENS = 128
 """Number of tokens with a separate group in `JensenBound`."""
 BOUNDED_TOGETHER = 4096
 RESOLUTION = 9
@@ -126,7 +126,7 @@ def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: 
     rows, tight = rows[kept], tight[kept]
     if len(rows):
         point = cells.terms[np.sort(search.best()[0])].mean(0)
-        tight = np.minimum(tight, jensen_bounds(cells, JensenBound(score, point, OWN_GROUPS), rows))
+        tight = np.minimum(tight, jensen_bounds(cells, JensenBound(score, point, SEPARATE_TOKENS), rows))
     ranked = np.argsort(-tight, kind="stable")
     done = 0
     while done < len(ranked) and search.room and tight[ranked[done]] >= search.threshold:
@@ -197,7 +197,7 @@ their other coordinates."""
 CELLS = "cells.safetensors"
 """File of the centroids, the first row of each cell, the coordinates, and the order of the images."""
 IMAGES_PER_CELL = 64
-MOST_CELLS = 128
+MAX_CELLS = 128
 LEADING = 64
 """Number of coordinates that a search reads of every image."""
 _SAMPLE = 20_000
@@ -224,7 +224,7 @@ def write_cells(
     folder: Path, terms: NDArray[np.float32], weight: Floats, cells: int | None = None
 ) -> NDArray[np.int64]:
     """Write the files of an index of image terms (N, D) and softmax weights (V, D); return the image of each row."""
-    count = cells or max(1, min(MOST_CELLS, len(terms) // IMAGES_PER_CELL))
+    count = cells or max(1, min(MAX_CELLS, len(terms) // IMAGES_PER_CELL))
     centroids = fit_centroids(terms, count)
     cell = nearest_centroids(terms, centroids)
     sample = np.random.default_rng(1).choice(len(terms), min(len(terms), _SAMPLE), replace=False)

@@ -162,7 +162,7 @@ def frames(clip: Clip, side: int, count: int) -> Iterator[Frame]:
 
 
 def _is_inside(box: Box, outer: Box) -> bool:
-    """Whether a box (left, top, width, height) is inside another one (left, top, right, bottom)."""
+    """Whether a box (left, top, width, height) is inside another box (left, top, right, bottom)."""
     left, top, width, height = box
     return outer[0] <= left and outer[1] <= top and left + width <= outer[2] and top + height <= outer[3]
 

@@ -42,7 +42,7 @@ from limner.data.collection import Collection
 from limner.data.items_table import Item
 from limner.features.encoders.published_weights import read_weights
 from limner.features.store import FeatureTable
-from limner.runs.concepts import LEAST_OF_CLASSES
+from limner.runs.concepts import CLASS_FLOOR
 from measure_photographs import content_words
 from things import by_coco, by_label, mentions, names, things
 
@@ -243,7 +243,7 @@ def log_probs_of_classes(features: Array, classes: Sequence[Sequence[int]]) -> A
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
     probabilities /= probabilities.sum(1, keepdims=True)
     columns = [
-        np.log(np.clip(probabilities[:, numbers].sum(1), LEAST_OF_CLASSES, 1 - LEAST_OF_CLASSES))
+        np.log(np.clip(probabilities[:, numbers].sum(1), CLASS_FLOOR, 1 - CLASS_FLOOR))
         if numbers
         else np.zeros(len(features))
         for numbers in classes

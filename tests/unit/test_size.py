@@ -24,5 +24,5 @@ def test_ways_from_the_commands_to_the_models_have_not_grown(tmp_path):
     command = [sys.executable, BENCHMARKS / "size.py", "--paths", "--json", tmp_path / "size.json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "size.json").read_text())["request: functions"] > 100
+    assert json.loads((tmp_path / "size.json").read_text())["request: functions"] > 50
     assert "models/mrnn.py: MRNN.step" in done.stdout

@@ -11,7 +11,7 @@ causes it. The engine has no threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from limner.data.batching import prefetch
 from limner.decoding.automaton import Automaton
-from limner.decoding.next_tokens import Floats, NextTokens, Tokens
+from limner.decoding.next_tokens import NextTokens, Tokens
 from limner.decoding.search import Memory, Search, State, score_tokens
 from limner.decoding.selection import must_include_error, normalised_log_prob
 from limner.decoding.sentence import Sentence
@@ -45,6 +45,9 @@ class Cohort:
         rules, settings = first.generator.rules, first.decoding
         if rules is not None and any(rules.chooses(request) for request in requests):
             settings = settings.model_copy(update={"n_best": settings.beam_size})
+        rows = [rules.bonus(request) if rules and request.evidence is not None else None for request in requests]
+        no_bonus = np.zeros(self.model.vocab_size, np.float32)
+        has_bonus = any(row is not None for row in rows)
         self.search = Search(
             self.model,
             self.memory,
@@ -53,7 +56,7 @@ class Cohort:
             [request.prefix for request in requests],
             constraints,
             first.trace,
-            bonus_of(requests, self.model.vocab_size),
+            np.stack([no_bonus if row is None else row for row in rows]) if has_bonus else None,
         )
         self._finished: set[int] = set()
         self._decided = [0] * len(requests)
@@ -134,18 +137,6 @@ class Cohort:
                 request.decided(agreed, beam.totals[place, alive][0, : len(agreed)].tolist())
 
 
-def bonus_of(requests: Sequence[Request], vocab_size: int) -> Floats | None:
-    """Return the bonus of each token by the rules of each request, (B, V); None for no bonus."""
-    rules = requests[0].generator.rules
-    if rules is None:
-        return None
-    rows = [rules.bonus(request) if request.evidence is not None else None for request in requests]
-    if all(row is None for row in rows):
-        return None
-    stacked: Floats = np.stack([np.zeros(vocab_size, np.float32) if row is None else row for row in rows])
-    return stacked
-
-
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Return the tokens that both sequences begin with."""
     length = 0
@@ -214,8 +205,13 @@ class Engine:
                 rules.prepare(request)
 
     def start(self, requests: Sequence[Request]) -> None:
-        """Start the searches of requests whose images are encoded."""
-        for group in groups_of(requests):
+        """Start the searches of requests whose images are encoded: one for each generator, settings and kind."""
+        groups: dict[object, list[Request]] = {}
+        for request in requests:
+            if not request.is_done:
+                kind = request.features is None, request.states > 1  # all or none with features or constraints
+                groups.setdefault((id(request.generator), request.decoding, *kind), []).append(request)
+        for group in groups.values():
             size = max(1, CONSTRAINED_BEAMS // max(request.states for request in group))
             unconstrained = all(request.states == 1 for request in group)
             for first in range(0, len(group), len(group) if unconstrained else size):
@@ -292,13 +288,3 @@ class Engine:
                 requests[0].failed(error)
             for request in requests if len(requests) > 1 else ():
                 self._call_isolated(work, [request])
-
-
-def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
-    """Group requests of equal generator and settings, all or none with features and all or none with constraints."""
-    groups: dict[object, list[Request]] = {}
-    for request in requests:
-        if not request.is_done:
-            kind = request.features is None, request.states > 1
-            groups.setdefault((id(request.generator), request.decoding, *kind), []).append(request)
-    return list(groups.values())

@@ -194,7 +194,13 @@ def _decode(image: Image.Image, name: str, min_side: int | None) -> Image.Image:
     image.load()
     with contextlib.suppress(Exception):  # unreadable EXIF data does not affect the pixels
         image = ImageOps.exif_transpose(image)
-    return _to_rgb(image, name)
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_8_bits(image, name)).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
 
 
 def _from_array(values: NDArray[Any], name: str) -> Image.Image:
@@ -221,16 +227,6 @@ def _not_an_image(source: ImageInput, name: str) -> str:
     is_heic = head[4:10] in (b"ftyphe", b"ftypmi") and "HEIF" not in _formats()
     extra = "; HEIC needs the extra 'heic': pip install 'limner[heic]'" if is_heic else ""
     return f"{name}: not an image that can be read{extra}; convert it to JPEG or PNG, or leave it out"
-
-
-def _to_rgb(image: Image.Image, name: str) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bits(image, name)).convert("RGB")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
 
 
 def _to_8_bits(image: Image.Image, name: str) -> Pixels:

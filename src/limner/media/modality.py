@@ -103,11 +103,6 @@ def names_file(text: str) -> bool:
     return find_modality(text) is not None or os.path.isfile(text)
 
 
-def readable_by(modality: Modality) -> tuple[Modality, ...]:
-    """Modalities that a model of one modality describes: an image is a video of one frame, and frames are images."""
-    return (IMAGE, VIDEO) if modality in (IMAGE, VIDEO) else (modality,)
-
-
 def modality_of(source: ImageInput) -> Modality:
     """The modality of an input; an image where it is not a file or the suffix is unknown."""
     return (find_modality(source) if isinstance(source, Path | str) else None) or IMAGE

@@ -26,17 +26,14 @@ _PLACES = ("collection", "command", "init")
 
 def pretrained_languages() -> tuple[str, ...]:
     """Return the language codes of the built-in captioner, the default first."""
-    return tuple(sorted((name for name in _names() if "-" not in name), key=lambda lang: lang != DEFAULT_LANG))
+    names = sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
+    return tuple(sorted((name for name in names if "-" not in name), key=lambda lang: lang != DEFAULT_LANG))
 
 
 def pretrained_pairs() -> tuple[tuple[str, str], ...]:
     """Return the source and target languages of the built-in translator, the default source language first."""
-    pairs = [(source, target) for source, dash, target in (name.partition("-") for name in _names()) if dash]
-    return tuple(sorted(pairs, key=lambda pair: pair[0] != DEFAULT_LANG))
-
-
-def _names() -> list[str]:
-    return sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
+    names = sorted(config.parent.name.partition("-") for config in PRETRAINED.glob("*-*/config.json"))
+    return tuple(sorted(((source, target) for source, _, target in names), key=lambda pair: pair[0] != DEFAULT_LANG))
 
 
 def pretrained_run(lang: str | None = None) -> Path:

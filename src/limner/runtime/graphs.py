@@ -132,11 +132,11 @@ class Graph:
     """One graph of an exported model."""
 
     def __init__(
-        self, name: str, data: bytes, threads: int | None = None, weights: Mapping[str, NDArray[Any]] | None = None
+        self, name: str, data: bytes, threads: int | None = None, read_weights: Callable[[], Tensors] | None = None
     ) -> None:
         """Start a session, with weights the file does not contain; RunError if it cannot, or reads other files."""
         self.name = name
-        weights = weights or {}
+        weights = {} if read_weights is None else read_weights()
         named = require_self_contained(name, data, weights)
         self._threads = threads or usable_cores()
         self._session = _start_session(name, data, self._threads, {name: weights[name] for name in named})
@@ -247,13 +247,11 @@ def start_sessions(
         weights: functions that read the weights of graphs without weights.
         threads: number of threads of each graph; None for the number of cores.
     """
-
-    def start(name: str) -> Graph:
-        read = weights.get(name)
-        return Graph(str(folder / name), files[name], threads, None if read is None else read())
-
     pool = ThreadPoolExecutor(2)
-    graphs = {name: pool.submit(start, name) for name in sorted(names, key=lambda name: -len(files[name]))}
+    graphs = {
+        name: pool.submit(Graph, str(folder / name), files[name], threads, weights.get(name))
+        for name in sorted(names, key=lambda name: -len(files[name]))
+    }
     pool.shutdown(wait=False)
     return graphs
 

@@ -191,9 +191,11 @@ def _find_files(
     Without torch, videos are skipped and logged. Errors as of `find_input_files`; SettingsError for videos if graphs
     have no run, MissingExtraError for videos alone without torch.
     """
-    from limner.media.modality import VIDEO, readable_by
+    from limner.media.modality import IMAGE, VIDEO
 
-    files = find_input_files(inputs, modality, readable_by(modality), recursive)
+    # An image is a video of one frame, and frames are images.
+    readable = (IMAGE, VIDEO) if modality in (IMAGE, VIDEO) else (modality,)
+    files = find_input_files(inputs, modality, readable, recursive)
     videos = [file for file in files if VIDEO.matches(file)] if graphs else []
     if videos and not is_pretrained(run):
         raise SettingsError(f"{videos[0]}: {run} is no run, and describes images only; name a run for videos")

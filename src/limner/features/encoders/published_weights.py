@@ -166,16 +166,15 @@ def _read(stream: BinaryIO, part: str) -> dict[str, NDArray[Any]]:
             values[key] = np.fromfile(stream, types[key], count)
         else:
             stream.seek(count * types[key].itemsize, io.SEEK_CUR)
-    return {name: _of_values(tensor, values[tensor.storage[1]]) for name, tensor in wanted.items()}
-
-
-def _of_values(tensor: _Tensor, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the array of a tensor; IndexError if its values are not in the file."""
-    last = tensor.offset + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True))
-    if min(tensor.offset, *tensor.shape, *tensor.strides, 0) < 0 or last >= len(values):
-        raise IndexError("a tensor reaches beyond its values")
-    strides = [stride * values.itemsize for stride in tensor.strides]
-    return np.ascontiguousarray(as_strided(values[tensor.offset :], tensor.shape, strides))
+    arrays = {}
+    for name, (storage, offset, shape, strides) in wanted.items():
+        stored = values[storage[1]]
+        last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        if min(offset, *shape, *strides, 0) < 0 or last >= len(stored):
+            raise IndexError("a tensor reaches beyond its values")
+        strides_in_bytes = [stride * stored.itemsize for stride in strides]
+        arrays[name] = np.ascontiguousarray(as_strided(stored[offset:], shape, strides_in_bytes))
+    return arrays
 
 
 def blocks_of(variant: Variant) -> list[int]:

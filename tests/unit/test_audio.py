@@ -260,8 +260,7 @@ def test_audio_files_are_at_the_paths_in_the_collection(folder, tmp_path, copy):
     import_collection("audio", folder, tmp_path / "c", ReaderOptions(lang="de"), copy=copy)
     collection = Collection.open(tmp_path / "c")
     for item in collection.items():
-        path = collection.media_file(item)
-        assert path.is_file()
+        assert collection.media_file(item).is_file()
         assert item.image is None and str(item.audio).startswith("sounds/") == copy
     assert sum(len(item.texts("de")) for item in collection.items()) == 2
     result = summarise(collection)

@@ -62,8 +62,7 @@ def test_captions_do_not_depend_on_the_batch(captioner, photos):
 
 
 def test_captions_start_with_the_prefix(captioner, photos):
-    result = captioner.describe([photos["blue"]], prefixes=["look , a"])
-    assert result[0][0].text.startswith("look, a blue")
+    assert captioner.describe([photos["blue"]], prefixes=["look , a"])[0][0].text.startswith("look, a blue")
 
 
 def test_a_misspelt_decoding_setting_is_an_error(captioner, photos):

@@ -85,8 +85,7 @@ def test_time_constants_of_leaky_units() -> None:
     torch.testing.assert_close(leaky(x)[0], tanh(x)[0])
     spread = build_cell(CellSettings(name="leaky", time_constant=(1, 64)), INPUT, 7)
     torch.testing.assert_close(spread.time_constant, torch.tensor([1.0, 2, 4, 8, 16, 32, 64]))
-    slow = layers({"name": "leaky", "time_constant": 1000.0})
-    assert slow(x)[0].abs().max() < LENGTH / 1000
+    assert layers({"name": "leaky", "time_constant": 1000.0})(x)[0].abs().max() < LENGTH / 1000
     learned = build_cell(CellSettings(name="leaky", time_constant=4.0, learn_time_constant=True), INPUT, HIDDEN)
     torch.testing.assert_close(learned.time_constant, torch.full((HIDDEN,), 4.0))
     learned(learned.project(torch.ones(1, INPUT)), learned.start(1)).hidden.sum().backward()

@@ -17,10 +17,11 @@ from limner.features.maintenance import compact
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter
 from limner.files import locked
+from limner.inference.retriever import index_path
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
 from limner.retrieval.index import protocol, stored
-from limner.retrieval.index.protocol import INDEXES, RECORD, SearchOptions, index_path
+from limner.retrieval.index.protocol import INDEXES, RECORD, SearchOptions
 from limner.retrieval.index.stored import kind_for
 from limner.storage import hashes
 from limner.storage.hashes import FileBlocks, IdSet

@@ -288,7 +288,7 @@ def test_the_prompt_has_an_effect_and_a_language(hub, photos, command_line):
     _, printed, _ = command_line("search", "a dog", "--in", photos, "--json")
     assert expected.text in {match["caption"] for match in json.loads(printed)}
     status, _, errors = command_line("index", photos, *prompted[:2])
-    assert status == 1 and "another captioner" in errors
+    assert status == 1 and "not the captioner" in errors
 
 
 def test_the_service_has_the_prompt_of_its_captioners(hub, photos):

@@ -120,8 +120,7 @@ def test_invalid_token_ids_are_refused(word):
 
 
 def test_empty_sentences_count_the_eos_token():
-    model = fitted([[], [], []], order=2)
-    assert after(model, BOS)[EOS] == pytest.approx(3 / 4)
+    assert after(fitted([[], [], []], order=2), BOS)[EOS] == pytest.approx(3 / 4)
 
 
 def test_long_contexts_and_large_vocabularies_do_not_overflow():

@@ -307,8 +307,7 @@ def test_key_frames_are_drawn(tmp_path):
     path = write_video(tmp_path / "a.mp4")
     stills = open_stills(path)
     assert [level(frame) for frame in stills] == [1, 4, 7, 10]
-    strip = film_strip(stills, 24)
-    assert strip.size == (4 * 24 + 3 * 2, 16)
+    assert film_strip(stills, 24).size == (4 * 24 + 3 * 2, 16)
     url = Thumbnails(10**6)(str(path), 96)
     assert url is not None and url.startswith("data:image/jpeg")
     assert contact_sheet(clips(tmp_path / "c")).width > 200

@@ -18,7 +18,7 @@ from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.features.store import FeatureStore, FeatureTable
 from limner.files import read_bytes
 from limner.inference.image_searcher import JOINT, ImageSearcher
-from limner.metrics import CAPTION_SCORES, Score
+from limner.metrics import Score
 from limner.progress import Progress, StageProgress
 from limner.retrieval.marginal import DIGITS, MARGINAL_SEED
 from limner.runs.concepts import FLOOR, Vector, pooled_vector
@@ -164,12 +164,8 @@ class CaptionScorer:
         return np.stack([pooled_vector(stored) for stored in self.features.take(items) if stored is not None])
 
 
-def caption_scorer(
-    collection: Collection, metrics: Iterable[str], data: DataSettings, items: Iterable[Item]
-) -> CaptionScorer | None:
-    """Return the scorer of the items of an evaluation, or None if no metric needs it; errors as `CaptionScorer`."""
-    if not any(name in CAPTION_SCORES for name in metrics):
-        return None
+def caption_scorer(collection: Collection, data: DataSettings, items: Iterable[Item]) -> CaptionScorer:
+    """Return the scorer of the items of an evaluation; errors as `CaptionScorer`."""
     scorer = CaptionScorer(collection, data.train, data.lang)
     scorer.require(items)
     return scorer
@@ -177,15 +173,12 @@ def caption_scorer(
 
 def with_caption_scores(
     evaluation: Evaluation,
-    scorer: CaptionScorer | None,
+    scorer: CaptionScorer,
     collection: Collection,
-    metrics: Iterable[str],
+    names: Sequence[str],
     on_progress: StageProgress,
 ) -> Evaluation:
-    """Add the scores that are among the metrics to the captions of an evaluation, if there is a scorer."""
-    if scorer is None:
-        return evaluation
-    names = [name for name in metrics if name in CAPTION_SCORES]
+    """Add the scores of some names in `CAPTION_SCORES` to the captions of an evaluation."""
     by_id = {item.id: item for item in collection.items(evaluation.split)}
     items, captions = [by_id[item.id] for item in evaluation.items], [item.hypothesis for item in evaluation.items]
     values = {

@@ -150,7 +150,8 @@ def evaluate(
     require_ensemble(models)
     _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
-    scorer = caption_scorer(collection, options.metrics or (), models[0].recipe.data, task.examples.items)
+    of_captions = [name for name in options.metrics or () if name in CAPTION_SCORES]
+    scorer = caption_scorer(collection, models[0].recipe.data, task.examples.items) if of_captions else None
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
     control, items = options.image_control, task.examples.items
@@ -179,7 +180,9 @@ def evaluate(
         regions=shown_regions,
         **provenance(collection, command, began),
     )
-    return with_caption_scores(evaluation, scorer, collection, options.metrics or (), task.on_progress)
+    if scorer is None:
+        return evaluation
+    return with_caption_scores(evaluation, scorer, collection, of_captions, task.on_progress)
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:

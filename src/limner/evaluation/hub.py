@@ -24,7 +24,7 @@ from limner.hub.families.joint_space import HubSpace
 from limner.hub.generators import HubCaptioner, HubTranslator
 from limner.hub.networks import DEFAULTS, HubModel
 from limner.inference.load import load_hub
-from limner.metrics import IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
+from limner.metrics import CAPTION_SCORES, IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
 from limner.progress import StageProgress
 from limner.runs.recipe import DataSettings
 from limner.runs.records import EvaluatedItem, Evaluation
@@ -70,7 +70,8 @@ def evaluate_hub(
     source = (source_lang or model.source_lang) if isinstance(model, HubTranslator) else None
     inputs, tally = _inputs(collection, split, lang, source)
     task = HubTask(collection, inputs, lang, tally, on_progress)
-    scorer = caption_scorer(collection, metrics, DataSettings(lang=lang), [entry.item for entry in inputs])
+    of_captions, items = [name for name in metrics if name in CAPTION_SCORES], [entry.item for entry in inputs]
+    scorer = caption_scorer(collection, DataSettings(lang=lang), items) if of_captions else None
     if isinstance(model, HubSpace):
         if metrics or decoding:
             raise SettingsError(f"{[*metrics, *(decoding or {})][0]}: a joint space writes no sentence; leave it out")
@@ -89,7 +90,9 @@ def evaluate_hub(
         **results,
         **provenance(collection, "limner.evaluate", began),
     )
-    return with_caption_scores(evaluation, scorer, collection, metrics, on_progress)
+    if scorer is None:
+        return evaluation
+    return with_caption_scores(evaluation, scorer, collection, of_captions, on_progress)
 
 
 def _inputs(collection: Collection, split: str, lang: str, source: str | None) -> tuple[list[GenerationInput], Tally]:

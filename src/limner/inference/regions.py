@@ -24,7 +24,6 @@ from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import RegionStore, pixel_box
 from limner.inference.base import load_models
 from limner.inference.features import BackboneFeatures, new_item, open_features
-from limner.inference.scorer import require_words
 from limner.media.image import ImageInput, open_image
 from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
 from limner.models.protocols import device_of
@@ -32,6 +31,7 @@ from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.fast import tree_log_probs
 from limner.runs.trained_model import TrainedModel
+from limner.text.queries import require_words
 
 IMAGES_PER_BATCH = 8
 """Number of images whose regions are detected together."""
@@ -226,7 +226,7 @@ def retrieve_regions(
         CollectionError: there is no image with features to search.
     """
     require_detector(model)
-    require_words(model, [sentence])
+    require_words(model.tokenizer, [sentence])
     features = open_features(model, collection)
     assert isinstance(features, RegionStore), "a dense captioner reads features of regions"
     items = [item for item in collection.items(split) if item.image and features.covers(item)]

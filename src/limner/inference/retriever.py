@@ -19,13 +19,12 @@ from limner.features.store import FeatureStore
 from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import load_models, require_captioning
 from limner.inference.features import BackboneFeatures, new_item, open_features
-from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import embeddings_kind, require_retriever
-from limner.retrieval.index.protocol import SearchOptions, index_path
+from limner.retrieval.index.protocol import ALL, INDEXES, SPLIT, SearchOptions
 from limner.retrieval.index.stored import IndexedCollection, IndexSource, build_index
 from limner.retrieval.marginal import (
     MARGINAL_IMAGES,
@@ -36,7 +35,7 @@ from limner.retrieval.marginal import (
     stored_log_marginal,
 )
 from limner.runs.trained_model import TrainedModel
-from limner.text.queries import require_content
+from limner.text.queries import require_content, require_words
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -98,6 +97,14 @@ class BuiltIndex(NamedTuple):
     """Whether the index was built now; false for an index that was up to date."""
 
 
+def index_path(collection: Path, run: Path | None, split: str | None) -> Path | None:
+    """Return the folder of the index of a model in a collection, by run directory and split; None without a run.
+
+    Models of equal names share the folder; the record names the model of the index.
+    """
+    return run and collection / INDEXES / run.resolve().name / (ALL if split is None else f"{SPLIT}{split}")
+
+
 class Retriever:
     """A captioning model that ranks the images or the sentences of a collection."""
 
@@ -151,7 +158,7 @@ class Retriever:
             FeatureError: the collection lacks the features that a model was trained on.
             SearchIndexError: there is a damaged index, or an index of another model, and `rebuild` is false.
         """
-        place = path or self._index_path(collection, split)
+        place = path or index_path(collection.path, self.run, split)
         if place is None:
             raise SettingsError("the model was not loaded from a run: name the folder of the index")
         source = IndexSource(self.model, collection.path, split, self._open_features(collection, cache_mib=0))
@@ -244,7 +251,7 @@ class Retriever:
 
     def _tokens(self, sentence: str) -> list[int]:
         """Return the token ids of a query; SettingsError if it has no known word, or only function words."""
-        require_words(self.model, [sentence])
+        require_words(self.model.tokenizer, [sentence])
         tokenizer = self.model.tokenizer
         require_content(tokenizer, sentence, tokenizer.unknown_words(sentence), self.model.recipe.data.lang)
         warn_of_unknown_words(tokenizer, [sentence], "all images are scored with <unk> in their place")
@@ -257,12 +264,9 @@ class Retriever:
             for item, score in zip(items, scores, strict=True)
         ]
 
-    def _index_path(self, collection: Collection, split: str | None) -> Path | None:
-        return None if self.run is None else index_path(collection.path, self.run, split)
-
     def existing_index(self, collection: Collection, split: str | None = None) -> Path | None:
         """Return the folder of the index that `search_images` uses; None if there is none."""
-        place = self._index_path(collection, split)
+        place = index_path(collection.path, self.run, split)
         return place if place is not None and place.exists() else None
 
     def require_features(self, collection: Collection) -> None:

@@ -25,6 +25,7 @@ from limner.models.protocols import WordEmbeddingModel
 from limner.progress import Progress
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, marginal_items
 from limner.runs.trained_model import TrainedModel
+from limner.text.queries import require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 SCORING_BATCH_SIZE = 32
@@ -76,7 +77,7 @@ class Scorer:
             MediaError: an image cannot be read.
         """
         inputs = images_of_sentences(sentences, images)
-        require_words(self.model, sentences)
+        require_words(self.model.tokenizer, sentences)
         require_images(self.model, inputs)
         warn_of_unknown_words(self.model.tokenizer, sentences, "the scores of such sentences are not comparable")
         lang = self.model.recipe.data.lang
@@ -126,13 +127,6 @@ class Scorer:
         marginal = log_marginal(self.model.model, targets, images, features, on_progress=on_progress)
         values = [score.log_prob - log_prob for score, log_prob in zip(scores, marginal.tolist(), strict=True)]
         return LogRatios(values, log_ratio_signature(self.model, collection, len(images), "fp32"))
-
-
-def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
-    """Check that every sentence has a word; SettingsError for an empty sentence."""
-    for sentence in sentences:
-        if not model.tokenizer.words(sentence):
-            raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")
 
 
 def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple[str, float]]:

@@ -48,6 +48,13 @@ def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], la
     )
 
 
+def require_words(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
+    """Check that every sentence has a word; SettingsError for an empty sentence."""
+    for sentence in sentences:
+        if not tokenizer.words(sentence):
+            raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")
+
+
 def quoted(words: Sequence[str]) -> str:
     """Return words in quotation marks, separated by commas."""
     return ", ".join(f"'{word}'" for word in words)

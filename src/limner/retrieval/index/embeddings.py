@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -55,19 +55,11 @@ REFINE_FACTOR = 4
 """Number of vectors, relative to the candidates, whose distances are computed from the vectors themselves."""
 
 
-def embeddings_kind(retriever: TrainedModel | None, features: FeatureStore | None) -> IndexKind:
-    """Return the kind of index with the vectors of a two-tower model; None for both to open an existing index."""
-
-    def build(
-        folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None
-    ) -> NDArray[np.int64]:
-        assert retriever is not None and features is not None, "an index is built with a two-tower model"
-        return _build(folder, retriever, images._replace(features=features), on_progress)
-
-    ingredients = ""
-    if retriever is not None and features is not None:
-        ingredients = f"{model_fingerprint([retriever])} {features_digest(features)}"
-    return IndexKind(NAME, lambda model: model.uses_image, build, EmbeddingIndex.open, ingredients)
+def embeddings_kind(retriever: TrainedModel, features: FeatureStore | None) -> IndexKind:
+    """Return the kind of index with the vectors of a two-tower model, computed from its features."""
+    assert features is not None, "a two-tower model reads features"
+    ingredients = f"{model_fingerprint([retriever])} {features_digest(features)}"
+    return EMBEDDINGS._replace(build=partial(_build, retriever, features), ingredients=ingredients)
 
 
 def require_retriever(retriever: TrainedModel) -> None:
@@ -82,16 +74,21 @@ def require_retriever(retriever: TrainedModel) -> None:
 
 
 def _build(
-    folder: Path, retriever: TrainedModel, images: IndexedImages, on_progress: Progress | None
+    retriever: TrainedModel | None,
+    features: FeatureStore | None,
+    folder: Path,
+    model: TrainedModel,
+    images: IndexedImages,
+    on_progress: Progress | None,
 ) -> NDArray[np.int64]:
-    """Write the vectors of all images, their index and a copy of the model; return the image of each row."""
+    """Write the vectors of all images, their index and a copy of the retriever; return the image of each row."""
     import lance
 
-    assert retriever.folder is not None
+    assert retriever is not None and retriever.folder is not None and features is not None
     (folder / RETRIEVER).mkdir()
     for name in RUN_FILES:
         shutil.copyfile(retriever.folder / name, folder / RETRIEVER / name)
-    batches = _vector_batches(retriever, images, on_progress)
+    batches = _vector_batches(retriever, images._replace(features=features), on_progress)
     first = next(batches)
     reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
     with damage_raised_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
@@ -163,3 +160,7 @@ class EmbeddingIndex:
         vectors = self._table.to_table(columns=["vector"])["vector"].combine_chunks()
         values: NDArray[np.float32] = vectors.flatten().to_numpy().reshape(len(self), -1)
         return values
+
+
+EMBEDDINGS = IndexKind(NAME, lambda model: model.uses_image, partial(_build, None, None), EmbeddingIndex.open)
+"""Kind of an index with the vectors of a two-tower model, to open an index; see `embeddings_kind` to build one."""

@@ -209,11 +209,3 @@ def features_digest(features: FeatureStore) -> str:
     for table in features.tables:
         digest.update(f"{table.spec.fingerprint}\n{table.digest}\n".encode())
     return digest.hexdigest()
-
-
-def index_path(collection: Path, run: Path, split: str | None) -> Path:
-    """Return the folder of the index of a model in a collection, named by the run directory and the split.
-
-    Models of equal names share the folder; the record names the model of the index.
-    """
-    return collection / INDEXES / run.resolve().name / (ALL if split is None else f"{SPLIT}{split}")

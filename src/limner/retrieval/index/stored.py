@@ -19,7 +19,7 @@ from limner.files import locked, sync
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.cells import blocks
-from limner.retrieval.index.embeddings import embeddings_kind
+from limner.retrieval.index.embeddings import EMBEDDINGS
 from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import (
     IMAGES_READ_PER_BATCH,
@@ -42,7 +42,7 @@ from limner.storage.places import is_remote, state_of
 if TYPE_CHECKING:
     from limner.data.collection import Collection
 
-KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_kind(None, None))
+KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, EMBEDDINGS)
 """All kinds of index; a model gets the first kind that supports it, and the last kind only with a two-tower model."""
 
 

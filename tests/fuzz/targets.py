@@ -153,8 +153,8 @@ def _read_features(folder: Path) -> list[object]:
 def _make_run(folder: Path) -> None:
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions, evaluate
+    from limner.runs.evaluations import save_evaluation
     from limner.runs.recipe import Recipe
-    from limner.runs.records import save_evaluation
     from limner.runs.trained_model import load_trained_model
     from limner.training.loop import train
 
@@ -170,7 +170,8 @@ def _make_run(folder: Path) -> None:
 
 
 def _read_run(folder: Path) -> list[object]:
-    from limner.runs.records import read_evaluations, read_log
+    from limner.runs.evaluations import read_evaluations
+    from limner.runs.records import read_log
     from limner.runs.trained_model import load_trained_model
 
     return _each(

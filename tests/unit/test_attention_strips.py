@@ -16,8 +16,8 @@ from limner.features.extract import extract
 from limner.models.video_captioner import VideoCaptionerSettings
 from limner.plots import figures
 from limner.plots.attention import AttentionStrip, attention_strips
+from limner.runs.evaluations import read_evaluations
 from limner.runs.recipe import Recipe
-from limner.runs.records import read_evaluations
 from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 

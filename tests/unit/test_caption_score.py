@@ -17,7 +17,7 @@ from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.inference.image_searcher import ImageSearcher
-from limner.runs.records import Evaluation
+from limner.runs.evaluations import Evaluation
 
 BOTH = ("caption_score", "ref_caption_score")
 

@@ -25,8 +25,9 @@ from limner.inference.features import open_features
 from limner.metrics import METRICS, Score, score_sentences
 from limner.metrics.significance import approximate_randomisation, holm
 from limner.retrieval import marginal
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.records import RunConfig
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings, split_words

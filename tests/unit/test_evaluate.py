@@ -21,9 +21,9 @@ from limner.features.extract import extract
 from limner.inference.explain import explain
 from limner.inference.features import open_features
 from limner.inference.generate import generate
+from limner.runs.evaluations import read_evaluations, save_evaluation
 from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
 
 METRICS = ("bleu1", "bleu2", "bleu4", "cider", "rouge_l")

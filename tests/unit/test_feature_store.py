@@ -35,8 +35,8 @@ from limner.inference.features import (
     mean_training_features,
     open_features,
 )
+from limner.runs.evaluations import read_evaluations, save_evaluation
 from limner.runs.recipe import EvaluationSettings, load_recipe
-from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.storage.hashes import IdSet
 from limner.training.loop import train

@@ -34,9 +34,9 @@ from limner.hub.families.joint_space import HubSpace
 from limner.hub.inputs import HubTokenizer, without_preamble
 from limner.inference.load import load_hub
 from limner.metrics.ranks import rank_all
+from limner.runs.evaluations import Evaluation, load_evaluation
 from limner.runs.pretrained import results_folder
 from limner.runs.recipe import load_recipe
-from limner.runs.records import Evaluation, load_evaluation
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 from limner.text.tokenizer import Tokenizer

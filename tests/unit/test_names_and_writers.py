@@ -32,7 +32,7 @@ from limner.features.store import FeatureTable
 from limner.features.tables import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import is_audio, is_image, is_video
-from limner.runs.records import Evaluation, save_evaluation
+from limner.runs.evaluations import Evaluation, save_evaluation
 from limner.storage.json_text import to_json
 from limner.storage.outputs import name_or_default, require_name
 

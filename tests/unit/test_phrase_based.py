@@ -24,8 +24,8 @@ from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
+from limner.runs.evaluations import Evaluation
 from limner.runs.recipe import load_recipe
-from limner.runs.records import Evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors

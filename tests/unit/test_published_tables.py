@@ -27,8 +27,8 @@ from limner.apps.reproduce.run import MARGINAL_IMAGES
 from limner.apps.reproduce.tables import DATA_SETS, PAPERS, property_tables, read_paper, recognise_ids
 from limner.data.collection import Collection, write_items
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError
+from limner.runs.evaluations import Evaluation
 from limner.runs.recipe import load_recipe, recipe_names
-from limner.runs.records import Evaluation
 
 FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME = DATA_SETS
 CAPTIONING = [table for table in published_tables().values() if table.trained_on]

@@ -17,7 +17,8 @@ from limner.errors import RunError
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.plots import figures
-from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.runs.evaluations import Evaluation, read_evaluations
+from limner.runs.records import LogLine, RunConfig, read_log
 
 EVIL = '<script>alert("x")</script> & \'<b>'
 VOID = {"meta", "img", "br", "wbr", "path", "use", "rect", "input"}

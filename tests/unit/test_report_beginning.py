@@ -10,7 +10,8 @@ from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines,
 from limner.apps.report.sections import image_queries, sentence_queries
 from limner.media.modality import IMAGE
 from limner.metrics import Score
-from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig
+from limner.runs.evaluations import EvaluatedItem, Evaluation
+from limner.runs.records import LogLine, RunConfig
 
 
 def compared(evaluation, name, evaluations=(), published=(), **options):

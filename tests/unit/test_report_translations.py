@@ -24,7 +24,8 @@ from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
 from limner.inference.features import open_features
 from limner.inference.generate import generate
 from limner.metrics import Score
-from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
+from limner.runs.evaluations import EvaluatedItem, Evaluation, GateStatistics
+from limner.runs.records import RunConfig
 from limner.runs.trained_model import load_trained_model
 
 

@@ -20,8 +20,9 @@ from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
 from limner.metrics import score_sentences
 from limner.metrics.significance import holm
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.runs.recipe import load_recipe
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.records import RunConfig
 from limner.training.loop import train
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}

@@ -23,9 +23,9 @@ from limner.progress import Progress, StageProgress
 from limner.retrieval.marginal import DIGITS, MARGINAL_SEED
 from limner.runs.concepts import FLOOR, Vector, pooled_vector
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
+from limner.runs.evaluations import Evaluation
 from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import DataSettings
-from limner.runs.records import Evaluation
 
 TRAINING_IMAGES = 10_000
 """Largest number of training images whose captions a caption is compared with."""

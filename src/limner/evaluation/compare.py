@@ -37,8 +37,9 @@ from limner.metrics.significance import (
     too_few_segments,
 )
 from limner.progress import StageProgress, offset_progress
+from limner.runs.evaluations import EvaluatedItem, Evaluation, load_evaluation
 from limner.runs.pretrained import results_folder
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evaluation
+from limner.runs.records import RunConfig
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, as in Calixto et al. (2017)."""

@@ -18,7 +18,6 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.caption_score import caption_scorer, with_caption_scores
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.measurements import provenance
 from limner.evaluation.regions import RegionOptions, evaluate_regions
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval, require_shortlist
 from limner.evaluation.sampled_bleu import sampled_scores
@@ -41,8 +40,9 @@ from limner.metrics.classification import accuracy_statistics, label_f1_scores
 from limner.progress import StageProgress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget, retrieval_cost
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
+from limner.runs.evaluations import EvaluatedItem, Evaluation, GateStatistics, ImageRegions, Retrieval
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, ImageRegions, Retrieval
+from limner.runs.records import provenance
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 from limner.storage.outputs import name_or_default
@@ -87,6 +87,11 @@ class EvaluationOptions(Settings):
     def sentence_metrics(self) -> tuple[str, ...] | None:
         """The chosen metrics of sentences or labels; None if no metrics were chosen."""
         return tuple(name for name in self.metrics if name not in IMAGE_METRICS) if self.metrics else None
+
+    @property
+    def caption_scores(self) -> list[str]:
+        """The chosen scores of captions of images."""
+        return [name for name in self.metrics or () if name in CAPTION_SCORES]
 
 
 class _Task(NamedTuple):
@@ -146,12 +151,10 @@ def evaluate(
         RunError, SettingsError: models, metrics, a shortlist, an image control or a baseline that do not fit together.
     """
     began, options = time.perf_counter(), options or EvaluationOptions()
-    require_metrics(options.sentence_metrics or ())
     require_ensemble(models)
     _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
-    of_captions = [name for name in options.metrics or () if name in CAPTION_SCORES]
-    scorer = caption_scorer(collection, models[0].recipe.data, task.examples.items) if of_captions else None
+    scorer = caption_scorer(collection, task.first.recipe.data, task.examples.items) if options.caption_scores else None
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
     control, items = options.image_control, task.examples.items
@@ -165,10 +168,9 @@ def evaluate(
     scores += [] if gates is None else gate_scores(gates)
     retrieval_scores, retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
     region_scores, shown_regions = _evaluate_regions(task)
-    recipe = task.first.recipe
     evaluation = Evaluation(
         split=task.split,
-        decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,
+        decoding="" if task.decoding == task.first.recipe.decoding and len(models) == 1 else task.decoding_signature,
         image_control=options.image_control,
         measured=_measured(task),
         left_out=task.examples.without_features,
@@ -180,22 +182,22 @@ def evaluate(
         regions=shown_regions,
         **provenance(collection, command, began),
     )
-    if scorer is None:
-        return evaluation
-    return with_caption_scores(evaluation, scorer, collection, of_captions, task.on_progress)
+    if scorer is not None:
+        return with_caption_scores(evaluation, scorer, collection, options.caption_scores, task.on_progress)
+    return evaluation
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:
     """Raise SettingsError for options of regions, of sentences or of image controls that do not fit the model."""
+    require_metrics(options.sentence_metrics or ())
     if options.metrics and not model.recipe.model.generates:
         raise SettingsError(
             f"metric '{options.metrics[0]}': expected a model that generates sentences, got "
             f"'{model.recipe.model.name}', which ranks images and sentences; leave out --metrics"
         )
-    of_captions = [name for name in options.metrics or () if name in CAPTION_SCORES]
-    if of_captions and (model.recipe.model.describes_regions or not model.model.uses_image):
+    if options.caption_scores and (model.recipe.model.describes_regions or not model.model.uses_image):
         raise SettingsError(
-            f"metric '{of_captions[0]}': expected a model that describes whole images, got "
+            f"metric '{options.caption_scores[0]}': expected a model that describes whole images, got "
             f"'{model.recipe.model.name}'; leave it out"
         )
     baseline = options.regions.baseline

@@ -12,7 +12,7 @@ from limner.decoding.sentence import Sentence
 from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, explain
 from limner.metrics.base import Score
 from limner.progress import Progress
-from limner.runs.records import GateShare, GateStatistics
+from limner.runs.evaluations import GateShare, GateStatistics
 from limner.runs.trained_model import TrainedModel
 
 THRESHOLDS = (0.5, 0.8)

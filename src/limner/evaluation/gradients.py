@@ -23,13 +23,13 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.decoding.trees import flatten, rebuild
 from limner.errors import SettingsError
-from limner.evaluation.measurements import Measurement, MeasurementSettings, provenance
+from limner.evaluation.measurements import Measurement, MeasurementSettings
 from limner.inference.features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
 from limner.models.sequence_labeller import SequenceLabeller
 from limner.progress import StageProgress
-from limner.runs.records import Record
+from limner.runs.records import Record, provenance
 from limner.runs.trained_model import TrainedModel
 from limner.storage.outputs import name_or_default
 

@@ -18,7 +18,6 @@ from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.caption_score import caption_scorer, with_caption_scores
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
-from limner.evaluation.measurements import provenance
 from limner.evaluation.retrieval import retrieval_record
 from limner.hub.families.joint_space import HubSpace
 from limner.hub.generators import HubCaptioner, HubTranslator
@@ -26,8 +25,9 @@ from limner.hub.networks import DEFAULTS, HubModel
 from limner.inference.load import load_hub
 from limner.metrics import CAPTION_SCORES, IMAGE_METRICS, default_metrics, ranks, sentence_scores, sentence_statistics
 from limner.progress import StageProgress
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.runs.recipe import DataSettings
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.records import provenance
 from limner.text.words import TextSettings, split_words
 
 BATCH_SIZE = 32

@@ -7,17 +7,13 @@ RUN/diagnosis/grounding/SPLIT.json  `Grounding`
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from limner.bounds import Seed
 from limner.runs.records import Record
 from limner.settings import Settings
 from limner.storage.outputs import require_name
-
-if TYPE_CHECKING:
-    from limner.data.collection import Collection
 
 
 class MeasurementSettings(Settings):
@@ -61,16 +57,6 @@ class Measurement(Record):
         path = self.path_in(run)
         self.save(path)
         return path
-
-
-def provenance(collection: Collection, command: str, began: float) -> dict[str, Any]:
-    """Return the common fields of all records; `began` is the `time.perf_counter()` at the start of the command."""
-    return {
-        "collection": str(collection.path.resolve()),
-        "fingerprint": collection.fingerprint(),
-        "command": command,
-        "seconds": time.perf_counter() - began,
-    }
 
 
 class ConditionScore(Record):

@@ -37,7 +37,7 @@ from limner.models.dense_captioner import DetectedRegions
 from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
-from limner.runs.records import ImageRegions, RegionRecord
+from limner.runs.evaluations import ImageRegions, RegionRecord
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.settings import Settings
 

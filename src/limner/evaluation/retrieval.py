@@ -23,8 +23,8 @@ from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
-from limner.runs import records
-from limner.runs.records import RecallCurves, Retrieval
+from limner.runs import evaluations
+from limner.runs.evaluations import RecallCurves, Retrieval
 from limner.runs.trained_model import TrainedModel
 
 SHOWN_QUERIES = 12  # number of queries of each direction in the report
@@ -203,24 +203,24 @@ def _record(
         all_ranks,
         owners,
         image_to_text=tuple(
-            records.ImageToTextExample(
+            evaluations.ImageToTextExample(
                 id=items[row].id,
                 image=paths[row],
                 rank=int(first["image_to_text"][row]),
                 top=tuple(
-                    records.RetrievedSentence(text=examples.pair(result).target, right=owners[result] == row)
+                    evaluations.RetrievedSentence(text=examples.pair(result).target, right=owners[result] == row)
                     for result in first_sentences(row)
                 ),
             )
             for row in images
         ),
         text_to_image=tuple(
-            records.TextToImageExample(
+            evaluations.TextToImageExample(
                 text=examples.pair(row).target,
                 rank=int(first["text_to_image"][row]),
                 image_id=items[owners[row]].id,
                 top=tuple(
-                    records.RetrievedImage(id=items[result].id, image=paths[result], right=result == owners[row])
+                    evaluations.RetrievedImage(id=items[result].id, image=paths[result], right=result == owners[row])
                     for result in _first(scores[row]).tolist()
                 ),
             )

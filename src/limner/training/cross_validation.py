@@ -23,8 +23,9 @@ from limner.errors import SettingsError, extra_module
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.metrics.classification import ACCURACY, accuracy_statistics
 from limner.metrics.significance import approximate_randomisation
+from limner.runs.evaluations import Evaluation, save_evaluation
 from limner.runs.recipe import Recipe
-from limner.runs.records import Evaluation, Record, save_evaluation
+from limner.runs.records import Record
 from limner.runs.trained_model import load_trained_model
 from limner.settings import Settings
 from limner.text.labels import LABEL

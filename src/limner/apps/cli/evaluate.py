@@ -18,8 +18,8 @@ from limner.storage.outputs import claim_file, name_or_default, require_writable
 if TYPE_CHECKING:
     from limner.evaluation.comparison import Comparison
     from limner.evaluation.cost import Cost
+    from limner.runs.evaluations import Evaluation
     from limner.runs.recipe import Recipe
-    from limner.runs.records import Evaluation
 
 REPORT = "report.html"
 """Name of the report in a run folder."""
@@ -154,7 +154,7 @@ def _evaluate_hub(
     from limner.hub.families import family_of
     from limner.inference.load import load_hub
     from limner.metrics import CAPTION_SCORES, require_metrics
-    from limner.runs.records import hub_model, read_evaluations, require_model
+    from limner.runs.evaluations import hub_model, read_evaluations, require_model
     from limner.settings import override
 
     decoding = override({"decoding": {}}, changes)["decoding"]
@@ -175,7 +175,7 @@ def _evaluate_hub(
 
 def _save_and_print(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:
     """Save and print an evaluation, of a run with its recipe; SettingsError if it has no scores."""
-    from limner.runs.records import evaluation_path
+    from limner.runs.evaluations import evaluation_path
 
     saved, shown = save_output(evaluation_path(evaluation, run), evaluation.save), evaluation.scores
     if not shown:  # the decoded sentences are kept
@@ -285,7 +285,7 @@ def _evaluate_missing(runs: Sequence[Path], folder: Path, split: str) -> None:
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate_models
-    from limner.runs.records import load_evaluation, save_evaluation, stored_evaluations
+    from limner.runs.evaluations import load_evaluation, save_evaluation, stored_evaluations
 
     opened = Collection.open(folder)
     for run in runs:
@@ -309,7 +309,7 @@ def _measure(runs: Sequence[Path], folder: Path, split: str) -> dict[str, Cost]:
     """Return the cost of each run that describes images."""
     from limner.data.collection import Collection
     from limner.evaluation.cost import measure_cost
-    from limner.runs.records import load_evaluation
+    from limner.runs.evaluations import load_evaluation
 
     items = {run: load_evaluation(run, split).items for run in runs}
     with terminal.activity("measuring time and memory"):

@@ -16,7 +16,7 @@ from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
     from limner.evaluation.measurements import Diagnosis
-    from limner.runs.records import Evaluation
+    from limner.runs.evaluations import Evaluation
     from limner.training.context import TrainProgress
 
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # metrics that need no extra
@@ -78,8 +78,8 @@ def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evalu
     from limner.evaluation.evaluate import EvaluationOptions, evaluate
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
+    from limner.runs.evaluations import save_evaluation
     from limner.runs.recipe import load_recipe
-    from limner.runs.records import save_evaluation
     from limner.runs.trained_model import load_trained_model
     from limner.synthetic.scenes import SceneSettings
     from limner.synthetic.storage import generate_collection

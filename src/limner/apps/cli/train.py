@@ -15,7 +15,7 @@ from limner.storage.outputs import claim_folder, is_run, require_writable
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
-    from limner.runs.records import Evaluation
+    from limner.runs.evaluations import Evaluation
     from limner.runs.training_settings import TrainingSettings
 
 

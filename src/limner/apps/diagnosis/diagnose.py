@@ -29,6 +29,7 @@ from limner.inference.features import ControlFeatures, control_features, open_fe
 from limner.metrics import higher_is_better, require_metrics
 from limner.metrics.significance import LEVEL, too_few_segments
 from limner.progress import StageProgress
+from limner.runs.records import provenance
 from limner.runs.trained_model import TrainedModel
 from limner.storage.outputs import name_or_default
 from limner.synthetic.scenes import SENSES
@@ -82,7 +83,7 @@ def diagnose(
         verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
         notes=tuple(comparison.examples.tally.lines()),
         **settings.model_dump(include={"trials", "seed"}),
-        **measurements.provenance(collection, command, began),
+        **provenance(collection, command, began),
     )
 
 

@@ -37,6 +37,7 @@ from limner.media.modality import IMAGE
 from limner.metrics.base import Statistics, percentage
 from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation, check_trials
 from limner.progress import Progress, StageProgress
+from limner.runs.records import provenance
 from limner.runs.trained_model import TrainedModel
 
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
@@ -98,7 +99,7 @@ def measure_grounding(
         misses=misses,
         verdict=grounding_verdict(groups[0]),
         **settings.model_dump(include={"trials", "seed"}),
-        **measurements.provenance(collection, command, began),
+        **provenance(collection, command, began),
     )
 
 

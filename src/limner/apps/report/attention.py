@@ -35,7 +35,7 @@ from limner.models.video_captioner import VideoCaptionerSettings
 from limner.plots import figures
 from limner.plots.attention import AttentionStrip, alignment, attention_strips, gate_spans, panels
 from limner.progress import Progress
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 

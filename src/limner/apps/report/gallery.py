@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from limner.apps.report.images import Thumbnails, open_regions
 from limner.metrics.classification import METRICS_OF_LABELS, POSITION_ERROR, position_statistics
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.text import scripts
 from limner.text.labels import TRACK, read_predictions
 

@@ -1,6 +1,6 @@
 """The report of a run: one HTML page with examples, scores beside baselines, curves, plots and settings.
 
-It reads the records of a run directory (`limner.runs.records`), the model for its attention, the images that the
+It reads the records of a run directory (`limner.runs`), the model for its attention, the images that the
 evaluations name and, for attention, the collection. The page needs no network. A small script filters, enlarges and
 shows the attention of a word; without it everything is readable.
 """
@@ -27,7 +27,8 @@ from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
 from limner.plots import figures
 from limner.progress import duration
-from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log, require_run_directory
+from limner.runs.evaluations import Evaluation, read_evaluations
+from limner.runs.records import LogLine, RunConfig, read_log, require_run_directory
 from limner.text.labels import LABEL_LANGUAGES
 
 logger = logging.getLogger(__name__)

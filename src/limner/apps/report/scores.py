@@ -14,7 +14,7 @@ from limner.media.modality import Modality
 from limner.metrics import METRICS, higher_is_better, score_sentences
 from limner.metrics.base import SCIENTIFIC, Score, format_value
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.evaluations import EvaluatedItem, Evaluation
 from limner.text.labels import LABEL_LANGUAGES, TRACK, read_position
 
 _LABELS = read_resource("limner.apps.report", "labels.yaml")

@@ -22,8 +22,8 @@ from limner.metrics.base import format_value
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.plots.attention import panels
 from limner.progress import duration
+from limner.runs.evaluations import EvaluatedItem, Evaluation, GateStatistics, ImageRegions
 from limner.runs.pretrained import results_folder
-from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, ImageRegions
 from limner.text.labels import read_predictions
 
 if TYPE_CHECKING:

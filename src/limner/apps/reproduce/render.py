@@ -36,8 +36,8 @@ from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.plots import figures
 from limner.progress import StageProgress
+from limner.runs.evaluations import Point
 from limner.runs.recipe import load_recipe
-from limner.runs.records import Point
 from limner.storage.json_text import to_json
 
 HEADINGS = {

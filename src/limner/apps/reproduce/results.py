@@ -19,7 +19,8 @@ from limner.evaluation.comparison import DAGGERS, ComparisonSettings, Contrast
 from limner.evaluation.gradients import GradientNorms
 from limner.metrics import Score, higher_is_better
 from limner.progress import StageProgress
-from limner.runs.records import Evaluation, Record
+from limner.runs.evaluations import Evaluation
+from limner.runs.records import Record
 
 SIGNIFICANCE = "significance.json"
 """File of the comparisons of rows."""

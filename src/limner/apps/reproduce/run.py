@@ -33,8 +33,9 @@ from limner.inference.features import control_features, open_features
 from limner.models.phrase_based import PhraseBasedSettings
 from limner.progress import StageProgress
 from limner.retrieval.marginal import MARGINAL_IMAGES
+from limner.runs.evaluations import save_evaluation
 from limner.runs.recipe import EvaluationSettings, Recipe
-from limner.runs.records import RunConfig, save_evaluation
+from limner.runs.records import RunConfig
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, require_trained, sha256
 from limner.training.context import TrainProgress
 from limner.training.loop import train

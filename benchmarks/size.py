@@ -42,8 +42,8 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of files that six commands enter": 27_700,
-    "files that six commands enter": 131,
+    "lines of files that six commands enter": 26_300,
+    "files that six commands enter": 127,
     "request: calls": 1_000,
 }
 """Value above which no figure may grow: its limit, or where that is not reached what there is, with some room."""

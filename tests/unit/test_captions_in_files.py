@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from limner.apps.cli.caption_output import StoredCaptions, caption_output
+from limner.apps.cli.caption_output import caption_output
+from limner.apps.cli.stored_captions import StoredCaptions
 from limner.apps.photos.captions import (
     caption_in_file,
     caption_of_sidecar,

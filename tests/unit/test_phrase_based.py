@@ -298,8 +298,7 @@ def rare(tmp_path_factory):
 def test_rare_words_that_are_no_entries_are_copied(rare, tmp_path):
     changes = ["text.min_count=3", "source_text.min_count=3", "model.tuning.iterations=2", "decoding.beam_size=20"]
     out = train(load_recipe("calixto2017/pbsmt", changes), rare, tmp_path / "run")
-    trained = load_trained_model(out)
-    assert SPECIAL_TOKENS.unk not in trained.model.get_buffer("words")
+    assert SPECIAL_TOKENS.unk not in load_trained_model(out).model.get_buffer("words")
     ((one,), (two,)) = Translator.load(out).translate(
         ["Zeppelin : a small man sings outside .", "Qux : a big dog runs ."]
     )

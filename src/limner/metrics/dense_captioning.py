@@ -59,7 +59,10 @@ def dense_captioning_scores(images: Sequence[DenseCaptions], similarity: Similar
     paper.
     """
     matches = match(images)
-    similarities = _similarities(matches, similarity)
+    similarities = np.zeros(len(matches.overlaps))  # 0 for detections that cannot be right
+    rows = np.flatnonzero(matches.first & (matches.overlaps >= min(OVERLAPS)))
+    if len(rows):
+        similarities[rows] = similarity([matches.sentences[n] for n in rows], [matches.references[n] for n in rows])
     values = [average_precision(matches, similarities, low, above) for low in OVERLAPS for above in SIMILARITIES]
     boxes_alone = localisation_score(matches, len(images))
     full = f"{boxes_alone.signature}|above:{_join(SIMILARITIES)}|{signature}"
@@ -160,15 +163,6 @@ def intersection_over_union(boxes: Floats, other_boxes: Floats) -> Floats:
     union = boxes[:, 2:].prod(axis=1)[:, None] + other_boxes[:, 2:].prod(axis=1)[None] - intersection
     overlaps: Floats = np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
     return overlaps
-
-
-def _similarities(matches: Matches, similarity: Similarity) -> Floats:
-    """Compute the similarity of the detections that can be right, 0 for the others."""
-    values = np.zeros(len(matches.overlaps))
-    rows = np.flatnonzero(matches.first & (matches.overlaps >= min(OVERLAPS)))
-    if len(rows):
-        values[rows] = similarity([matches.sentences[n] for n in rows], [matches.references[n] for n in rows])
-    return values
 
 
 def _join(values: Sequence[float]) -> str:

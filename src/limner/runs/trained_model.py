@@ -70,7 +70,8 @@ class ModelConfig(RunConfig):
         sections = {name: values for name, values in self.recipe.items() if name not in _FREE_SECTIONS}
         sections |= {"features": [[spec.kind, spec.fingerprint] for spec in self.features]}
         sections |= self.model_dump(include=_VOCABULARIES)
-        return {name: _digest(values) for name, values in sections.items()}
+        texts = {name: to_json(values, sort_keys=True) for name, values in sections.items()}
+        return {name: xxhash.xxh3_64_hexdigest(text.encode()) for name, text in texts.items()}
 
 
 class TrainedModel(NamedTuple):
@@ -217,10 +218,6 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
         model.load_state_dict(weights)
     except RunError as error:  # tables that do not fit one another
         raise RunError(f"{where}: {error}") from None
-
-
-def _digest(values: object) -> str:
-    return xxhash.xxh3_64_hexdigest(to_json(values, sort_keys=True).encode())
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -63,14 +63,11 @@ class Reward:
                 assert self.cider is not None
                 values = [self.cider.score(*pair) for pair in zip(items, sentences, strict=True)]
             else:
-                values = self._bleu(items, sentences)
+                references = [[" ".join(tokens) for tokens in self.references[item]] for item in items]
+                statistics = bleu_statistics([" ".join(sentence) for sentence in sentences], references)
+                values = [float(value) / 100 for value in sentence_bleu(statistics)]
             rewards = [reward + weight * value for reward, value in zip(rewards, values, strict=True)]
         return rewards
-
-    def _bleu(self, items: Sequence[int], sentences: Sequence[list[str]]) -> list[float]:
-        references = [[" ".join(tokens) for tokens in self.references[item]] for item in items]
-        statistics = bleu_statistics([" ".join(sentence) for sentence in sentences], references)
-        return [float(value) / 100 for value in sentence_bleu(statistics)]
 
 
 logger = logging.getLogger(__name__)

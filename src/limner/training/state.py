@@ -171,10 +171,14 @@ def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: Exponentia
         state = TrainState(**stored["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: damaged ({error}); remove {folder} and start the training again") from None
-    _restore_optimizer(optimizer, load_tensors(folder / "optimizer.safetensors"), stored["optimizer"])
+    values: dict[int, dict[str, Any]] = {}
+    for key, value in {**load_tensors(folder / "optimizer.safetensors"), **stored["optimizer"]}.items():
+        parameter, name = key.split(".", 1)
+        values.setdefault(int(parameter), {})[name] = value
+    optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
     if ema is not None:
-        values = load_tensors(folder / "ema.safetensors")
-        ema.values = [values[str(k)].to(value.device) for k, value in enumerate(ema.values)]
+        averages = load_tensors(folder / "ema.safetensors")
+        ema.values = [averages[str(k)].to(value.device) for k, value in enumerate(ema.values)]
     return state
 
 
@@ -205,11 +209,3 @@ def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
         for name, value in values.items():
             (tensors if isinstance(value, Tensor) else plain)[f"{parameter}.{name}"] = value
     return tensors, plain
-
-
-def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **plain}.items():
-        parameter, name = key.split(".", 1)
-        state.setdefault(int(parameter), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

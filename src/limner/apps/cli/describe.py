@@ -14,9 +14,10 @@ import typer
 
 from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.caption_output import CaptionFormat, StoredCaptions, WriteKind, caption_output, choose_format
+from limner.apps.cli.caption_output import CaptionFormat, caption_output, choose_format
 from limner.apps.cli.explanations import claim_plots, explain_caption, load_compared, plot_captions, require_beam_file
 from limner.apps.cli.inputs import find_input_files
+from limner.apps.cli.stored_captions import StoredCaptions, WriteKind
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
 from limner.decoding.settings import change_decoding

@@ -116,7 +116,8 @@ def select_rows(table: PublishedTable, settings: ReproductionSettings) -> list[P
 
 def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> RowPlan:
     """Plan the training runs of a row; the random seed is the seed of the recipe plus `repetition`."""
-    changes = (*_feature_changes(row, job), *row.changes)
+    of_features = _feature_changes(row, job)
+    changes = (*of_features, *row.changes)
     overrides = [(*changes, *alternative) for alternative in row.alternatives]
     of_stages, of_row = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)
     recipe = str(row.recipe)
@@ -132,6 +133,8 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
         name = f"{stage}-after-{name}" if name else stage
         run = job.out / "runs" / f"{name}{suffix}"
         stage_recipe = _load_recipe(stage, job, repetition, corpus=of_stages)
+        if of_features and stage_recipe.features.tables:
+            stage_recipe = _load_recipe(stage, job, repetition, of_features, of_stages)
         pretraining.append(TrainingRun(stage_recipe, run, init, of_stages))
         init = run
     name = "-".join((recipe, *map(_change_name, changes))) + (f"-after-{name}" if name else "")

@@ -205,7 +205,8 @@ class PublishedTable(Settings):
         for row in shown:
             baselines = tuple(baseline for baseline in row.baselines if baseline in names)
             recipe = row.recipe and row.recipe.format(dataset=dataset.key)
-            rows.append(row.model_copy(update={"recipe": recipe, "baselines": baselines}))
+            stages = tuple(stage.format(dataset=dataset.key) for stage in row.pretraining)
+            rows.append(row.model_copy(update={"recipe": recipe, "pretraining": stages, "baselines": baselines}))
         datasets = tuple(name for name in self.datasets if name not in hidden)
         return self.model_copy(update={"rows": tuple(rows), "datasets": datasets, "trained_on": (dataset,)})
 

@@ -41,7 +41,6 @@ def close() -> None:
     """End the server."""
     if _server.cache_info().currsize:
         with _server() as server:
-            assert server.stdin is not None
             server.stdin.close()
         _server.cache_clear()
 

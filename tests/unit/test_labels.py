@@ -71,7 +71,6 @@ def test_a_split_without_labels_is_an_error_that_says_so(tmp_path):
     write_items(tmp_path / "c", [Item("a", "train", sentences=(ItemSentence("en", "a film"),))])
     settings = load_recipe("lecture/reviews", [])
     tokenizer = Tokenizer.train([], settings.text)
-    assert settings.source_text is not None
     source = SourceLanguage("en", Tokenizer.train(["a film"], settings.source_text))
     with pytest.raises(TrainingError, match="no item with a label and a sentence in 'en'"):
         Examples.of_split(

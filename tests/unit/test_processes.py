@@ -107,8 +107,6 @@ def model_of(name):
 def gradient(model, rows, data, processes):
     """Gradient of this process and the combined loss; every process has a copy of the model."""
     own = collate([data[row] for row in processes.rows(rows)])
-    for part in (own.image.pooled, own.image.grid):
-        assert part is not None
     own.image = own.image._replace(pooled=own.image.pooled.double(), grid=own.image.grid.double())
     step = processes.combine(StepLoss(loss_terms(model(own), own), int(own.target_mask.sum())), rows, False)
     step.loss.backward()

@@ -132,7 +132,8 @@ class FolderIndex:
         """Open an index, see the constructor; FolderError if it is missing, damaged, or of other features."""
         result = cls(folder, index, searcher)
         if not has_index(result.path):
-            raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
+            place = "" if index is None else f" --index {index}"
+            raise FolderError(f"{index or folder}: has no index; run 'limner index {folder}{place}'")
         if result.record.updating:
             logger.warning(
                 f"{result.path}: an update is under way, or was interrupted: images may be missing; to complete it, "

@@ -88,7 +88,6 @@ def run(
         "kill_after": kill_after,
     }
     server = _server()
-    assert server.stdin is not None and server.stdout is not None
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
     status, took, peak = json.loads(server.stdout.readline())

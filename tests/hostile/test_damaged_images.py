@@ -56,7 +56,7 @@ test_what_is_no_file = check_all(
             case(command.format("/dev/null"), "/dev/null"),
             case(command.format("zero.png"), "zero.png", files={"zero.png": link("/dev/zero")}),
             case(command.format("empty"), "empty", files={"empty": folder}),
-            case(command.format("''"), "."),
+            case(command.format("''"), "got an empty text", status=2),
             case(command.format("x" * 300 + ".jpg"), "xxx"),
             case(command.format("notes.txt"), "notes.txt"),
             case(command.format("notes.txt/0.jpg"), "notes.txt/0.jpg"),

@@ -408,7 +408,7 @@ def test_a_run_of_a_model_that_is_not_registered_says_so(trained, tmp_path):
     text = (trained / "config.json").read_text().replace('"name": "mrnn"', '"name": "own"')
     (tmp_path / "config.json").write_text(text)
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(RunError, match=r"'own' .*limner\.register its model"):
+    with pytest.raises(RunError, match=r"'own'; .*limner\.register its model"):
         limner.Captioner.load(tmp_path)
 
 

@@ -20,7 +20,7 @@ from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.data.readers import ReaderOptions, read_source
 from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
 from limner.features.encoders.load import load_backbone
-from limner.inference.classifier import Classification, Classifier, StepLabel
+from limner.inference.classifier import Classification, StepLabel
 from limner.metrics import METRICS
 from limner.runs.recipe import load_recipe
 from limner.synthetic.reviews import write_review
@@ -311,7 +311,6 @@ def test_the_header_on_a_terminal_names_the_columns(validated, capsys, monkeypat
 def test_classification_of_new_sentences(validated):
     _, folder = validated
     classifier = limner.load(folder / "folds" / "fold-1")
-    assert isinstance(classifier, Classifier)
     one, two = classifier.classify(["the plot is not dull .", "the cast is good ."])
     assert {label for label, _ in one.steps[0].labels} == {"negative", "positive"}
     assert sum(probability for _, probability in two.steps[0].labels) == pytest.approx(1)

@@ -325,7 +325,9 @@ def test_the_commands_of_figures_have_options_tables_and_recipes_that_exist():
 
 def test_a_row_has_the_languages_of_its_preceding_stages():
     """A stage inherits the vocabularies of the one before it, also with the recipes of another folder."""
-    rows = [(table, row) for table in published_tables().values() for row in table.rows if row.pretraining]
+    tables = published_tables().values()
+    parts = [part for table in tables for part in [table.for_dataset(data) for data in table.trained_on] or [table]]
+    rows = [(part, row) for part in parts for row in part.rows if row.pretraining]
     folders = {name.rpartition("/")[0] for name in recipe_names()}
     checked = 0
     for table, row in rows:

@@ -48,6 +48,7 @@ TABLE_OPTIONS = {
     "lite2": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
     "lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
     "lite2_16.grid": f"{_LITE2} --layer stage5 --kind grid --size 256 --resize squash --name lite2_16",
+    "lite2_256": f"{_LITE2} --size 256 --resize squash --name lite2_256",
     "mobilenet_v2_regions": f"{_MOBILENET} --boxes FILE --name mobilenet_v2_regions",
     "vgg16": "--backbone vgg16:FILE --name vgg16",
     "vgg19": "--backbone vgg19:FILE --name vgg19",

@@ -140,10 +140,7 @@ def learn_filters(
     paths = [collection.image_path(item) for item in collection.items(split) if item.image is not None]
     if not paths:
         raise CollectionError(f"{collection.path}: split '{split}' has no images to learn filters from; choose another")
-    values = 3 * settings.patch**2
-    patch_memory, product_memory = min(settings.patches, len(paths) * settings.positions**2) * values, 8 * values**2
-    remedy = "patches (--patches)" if patch_memory > product_memory else "the side of a patch (--patch)"
-    require_memory(patch_memory + product_memory, "k-means of image patches", f"lower {remedy}")
+    _require_memory(settings, len(paths))
     random = np.random.default_rng(settings.seed)
     batches = -(-settings.patches // BATCH_PATCHES)
     total = len(paths) + settings.passes * batches
@@ -165,6 +162,15 @@ def learn_filters(
     centroids = spherical_kmeans(patches, mean, whitening, settings, random, advance)
     advance(total)
     return Filters(settings, mean, whitening, centroids)
+
+
+def _require_memory(settings: KMeansSettings, images: int) -> None:
+    """Check that the patches, and the products of their values for the whitening, fit into memory."""
+    values = 3 * settings.patch**2
+    patches = min(settings.patches, images * settings.positions**2) * values
+    products = 2 * 4 * values**2
+    remedy = "patches (--patches)" if patches > products else "the side of a patch (--patch)"
+    require_memory(patches + products, "k-means of image patches", f"lower {remedy}")
 
 
 def _sample_patches(

@@ -90,10 +90,7 @@ def with_regions(
     where = str(collection.path if of_collection else boxes)
     boxes_by_name = _boxes_of_items(collection) if of_collection else read_boxes(Path(boxes))
     valid = _drop_empty(boxes_by_name, where, strict)
-    # The digest is independent of the order of the boxes and of the format of the file.
-    content = {name: sorted(json.dumps(box) for box in item_boxes) for name, item_boxes in valid.items() if item_boxes}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    rows = RegionRows.parse({"count": count, "boxes_sha256": digest}, "regions")
+    rows = RegionRows.parse({"count": count, "boxes_sha256": _digest(valid)}, "regions")
     return RegionBackbone(backbone, rows, _boxes_by_image(collection, valid, where))
 
 
@@ -284,6 +281,12 @@ def _drop_empty(boxes: Boxes, where: str, strict: bool) -> dict[str, list[Box]]:
             raise CollectionError(f"{message}; correct them, or skip them by leaving out --strict")
         logger.warning("%s; they are skipped", message)
     return {name: [box for box in item_boxes if box.width > 0 and box.height > 0] for name, item_boxes in boxes.items()}
+
+
+def _digest(boxes: Boxes) -> str:
+    """Compute the SHA-256 of boxes, independent of their order and of the file format."""
+    content = {name: sorted(json.dumps(box) for box in item_boxes) for name, item_boxes in boxes.items() if item_boxes}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _boxes_of_items(collection: Collection) -> Boxes:

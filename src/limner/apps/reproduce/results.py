@@ -280,10 +280,7 @@ def _compare_pair(
     if not measured:
         return None
     settings = ComparisonSettings(metrics=measured)
-    content = hashlib.sha256(f"{TEST} {settings.model_dump_json()}".encode())
-    for result in results:
-        content.update(f"\n{result.row} {result.run} {result.evaluation.model_dump_json()}".encode())
-    digest = content.hexdigest()
+    digest = _digest(results, settings)
     if digest in cache:
         return cache[digest]
     groups, lang = zip(names, (baseline, row), strict=True), str(row[0].recipe["data"]["lang"])
@@ -298,3 +295,10 @@ def _compare_pair(
         logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)
         return None
     return RowSignificance(rows=names, digest=digest, contrasts=comparison.contrasts, signature=comparison.signature)
+
+
+def _digest(results: Sequence[RowResult], settings: ComparisonSettings) -> str:
+    digest = hashlib.sha256(f"{TEST} {settings.model_dump_json()}".encode())
+    for result in results:
+        digest.update(f"\n{result.row} {result.run} {result.evaluation.model_dump_json()}".encode())
+    return digest.hexdigest()

@@ -96,8 +96,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # of the types that a field may have, the one that fits best
-        first = max(error.errors(), key=lambda found: (len(found["loc"]), not found["type"].endswith("_type")))
+        # A field of several types has an error for each type: the deepest error is of the best fitting type.
+        first = max(error.errors(), key=lambda entry: (len(entry["loc"]), not entry["type"].endswith("_type")))
         place = ".".join(str(part) for part in first["loc"] if not NO_FIELD.fullmatch(str(part)))
         message = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "missing":

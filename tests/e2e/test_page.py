@@ -254,8 +254,9 @@ def test_the_keyboard_is_enough(open_page, image):
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator("#view-describe .drop .choose")).to_be_focused()
     with page.expect_file_chooser() as chooser:
-        page.keyboard.press("Tab")
         page.keyboard.press("Enter")
     chooser.value.set_files(image)
     expect(page.locator(".beams li")).to_have_count(3)

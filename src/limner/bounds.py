@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
+from limner.errors import shortened
+
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")  # Python refuses to convert more digits
 
 
@@ -48,7 +50,7 @@ class Bounds:
         below = number < self.high if self.high_excluded else number <= self.high
         if not (above and below) or (self.whole and number % self.step):
             text = str(value if number != number else number)  # NaN: not a number
-            raise ValueError(f"expected {self}, got {text if len(text) <= 40 else f'{text[:40]}…'}")
+            raise ValueError(f"expected {self}, got {shortened(text, 40)}")
         return number  # type: ignore[no-any-return]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
@@ -96,7 +98,7 @@ Mebibytes = Annotated[int, Bounds(1, 2**24)]
 Bytes = Annotated[int, Bounds(1, 2**44)]
 
 # Decoding and text.
-BeamSize = Annotated[int, Bounds(1, 100_000)]
+BeamSize = Annotated[int, Bounds(1, 10_000)]
 LengthPenalty = Annotated[float, Bounds(0, 10, whole=False)]  # exponent of the length of a hypothesis
 Length = Annotated[int, Bounds(1, 10_000)]  # of a sentence in tokens, of a word in letters, or of a sequence in frames
 LengthOrNone = Annotated[int, Bounds(0, 10_000)]

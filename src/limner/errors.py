@@ -107,6 +107,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def shortened(text: str, length: int = 60) -> str:
+    """Return a text for a message, truncated to `length` characters."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean …?' with the known name that is most similar to a name, or an empty text.
 

@@ -13,14 +13,12 @@ from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from limner.errors import SettingsError, did_you_mean
+from limner.errors import SettingsError, did_you_mean, shortened
 from limner.files import decode_utf8, open_file
 from limner.files.structured import StructureError
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
 """Keys in the context of pydantic's errors for an unknown name: the name, and the known names."""
-MAX_SHOWN = 60
-"""Maximum number of characters of a value in a message."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -79,7 +77,7 @@ def _shorten(value: str | int | float | None) -> str:
     """Return a value for a message, shortened."""
     # an integer of thousands of digits has no decimal text
     text = hex(value) if isinstance(value, int) and value.bit_length() > 1000 else repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return shortened(text)
 
 
 def _settings_at(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:

@@ -137,7 +137,7 @@ def test_settings_and_options_accept_the_same_numbers(name, data):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (BeamSize, "a whole number from 1 to 100,000"),
+        (BeamSize, "a whole number from 1 to 10,000"),
         (Probability, "a number from 0 to 1"),
         (Rate, "a number from 0 and below 1"),
         (LearningRate, "a number above 0 to 10,000"),

@@ -85,8 +85,8 @@ def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of
 
 def test_a_beam_and_a_working_memory_that_do_not_fit_are_refused(little_memory):
     model = NGram(NGramSettings(), ModelInputs(10_000))
-    with pytest.raises(ResourceError, match=r"beams of 100,000 hypotheses for 1 inputs: .*; lower beam_size"):
-        beam_search([model], collate([Example("a", ())]), DecodingSettings(beam_size=100_000))
+    with pytest.raises(ResourceError, match=r"beams of 10,000 hypotheses for 1 inputs: .*; lower beam_size"):
+        beam_search([model], collate([Example("a", ())]), DecodingSettings(beam_size=10_000))
     with pytest.raises(ResourceError, match=r"lower the budget \(--memory\)"):
         next(score_tiles(None, [], [], None, budget=1 << 44))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from limner.data.readers.corpus_files import read_json, require_field
 from limner.data.readers.item_builder import SourceLocation, image_key, may_be_same_image
-from limner.errors import CollectionError, FeatureError, MediaError
+from limner.errors import CollectionError, FeatureError, MediaError, shortened
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, RegionRows
@@ -244,7 +244,8 @@ def read_boxes(path: Path) -> dict[str, list[Box]]:
         if isinstance(entry, dict) and "id" in entry and "regions" in entry:
             entry = {str(entry["id"]): require_field(entry, "regions", list, location)}
         if not isinstance(entry, dict):
-            raise CollectionError(f"{location}: expected an object of images and their boxes, got {_excerpt(entry)}")
+            got = shortened(json.dumps(entry))
+            raise CollectionError(f"{location}: expected an object of images and their boxes, got {got}")
         for name in entry:
             values = require_field(entry, name, list, location)
             boxes.setdefault(name, []).extend(
@@ -258,15 +259,10 @@ def _box(values: Any, name: str, number: int, location: SourceLocation) -> Box: 
     valid = isinstance(numbers, list) and len(numbers) in (4, 5)
     if not valid or not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
         raise CollectionError(
-            f"{location}: box {number} of '{name}' is {_excerpt(values)}; expected [left, top, width, height] or "
-            "[left, top, width, height, score] in pixels, or an object with x, y, width and height"
+            f"{location}: box {number} of '{name}' is {shortened(json.dumps(values))}; expected [left, top, width, "
+            "height] or [left, top, width, height, score] in pixels, or an object with x, y, width and height"
         )
     return Box(*map(float, numbers))
-
-
-def _excerpt(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]} …"
 
 
 def _drop_empty(boxes: Boxes, where: str, strict: bool) -> dict[str, list[Box]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 
@@ -154,6 +155,9 @@ class CaptionRules:
         if evidence is not None:
             score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, request.exponent)
             score += concepts.evidence(mentions, evidence)
+        words = concepts.split(caption.text)
+        if any(map(operator.eq, words, words[1:])):  # 'a small small dog'
+            confidence = 0.0
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
 
 

@@ -19,7 +19,6 @@ from limner.text.queries import language_name, quoted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 
-UNKNOWN_WORDS_SHOWN = 5
 UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
 COPIED_SOURCE = "they are copied into the translation"
@@ -113,9 +112,7 @@ def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect
     """Log the words that a tokenizer encodes as <unk>, followed by the effect on the result."""
     if unknown := sorted({word for text in sentences for word in tokenizer.unknown_words(text)}):
         lang = language_name(tokenizer.settings.lang)
-        shown = quoted(unknown[:UNKNOWN_WORDS_SHOWN])
-        more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
-        logger.warning("words not in the %s vocabulary are encoded as <unk>: %s%s; %s", lang, shown, more, effect)
+        logger.warning("words not in the %s vocabulary are encoded as <unk>: %s; %s", lang, quoted(unknown), effect)
 
 
 def all_translations(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from limner.errors import RunError, SettingsError, system_reason
+from limner.errors import RunError, SettingsError, shortened, system_reason
 from limner.media.image import ImageInput, Pixels
 from limner.runs.concepts import TAG_PROBABILITY, Concepts, Vector, pooled_vector
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
@@ -175,7 +175,9 @@ class ImageSearcher:
         log_probs = self.concepts.log_probs(sentence, values)
         is_doubtful = count and len(values) and log_probs.max() < count * math.log(TAG_PROBABILITY)
         if is_doubtful and self.concepts.of_vectors(values, columns).max() < TAG_PROBABILITY:
-            logger.warning(f"nothing in '{sentence}' is recognised for sure in an image; the closest images follow")
+            logger.warning(
+                f"nothing in '{shortened(sentence)}' is recognised for sure in an image; the closest images follow"
+            )
         scores = CONCEPT_WEIGHT * log_probs
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from limner.errors import SettingsError, did_you_mean
+from limner.errors import SettingsError, did_you_mean, shortened
 from limner.files import read_bytes
 from limner.files.structured import parse_json
 from limner.text import scripts
@@ -18,6 +18,7 @@ LANGUAGE_NAMES: dict[str, str] = _DATA["names"]
 """English names of languages."""
 FUNCTION_WORDS: dict[str, str] = _DATA["function_words"]
 """Articles, prepositions, conjunctions, pronouns and auxiliary verbs of the built-in models' languages."""
+WORDS_SHOWN = 5
 
 
 def language_name(lang: str) -> str:
@@ -43,8 +44,8 @@ def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], la
         model = f"a model or an index of this language, as 'limner index --lang {guessed}' writes it"
         similar = f"; search in {language_name(guessed)} with {model}"
     raise SettingsError(
-        f"'{query}': expected words for what an image shows, in {language_name(lang)}, the language of this search; "
-        f"got {words}{similar or '; use other words'}"
+        f"'{shortened(query)}': expected words for what an image shows, in {language_name(lang)}, the language of this "
+        f"search; got {words}{similar or '; use other words'}"
     )
 
 
@@ -56,5 +57,6 @@ def require_words(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:
 
 
 def quoted(words: Sequence[str]) -> str:
-    """Return words in quotation marks, separated by commas."""
-    return ", ".join(f"'{word}'" for word in words)
+    """Return the first words in quotation marks, shortened and separated by commas."""
+    shown = [f"'{shortened(word)}'" for word in words[:WORDS_SHOWN]]
+    return ", ".join(shown + ["…"] * (len(words) > WORDS_SHOWN))

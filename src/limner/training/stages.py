@@ -10,18 +10,15 @@ import logging
 import math
 from typing import Protocol
 
-from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
-from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import CountBasedModel
 from limner.models.two_tower import TwoTower
 from limner.runs.trained_model import load_weights
 from limner.storage.tensors import load_tensors
-from limner.text.labels import LABEL_LANGUAGES
 from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch
 from limner.training.matching import Matching
@@ -79,10 +76,9 @@ class GradientStage:
         if steps < 2 * warmup:
             logger.warning(
                 "the training has %d steps, and the learning rate rises during the first %d: lower "
-                "training.schedule.warmup_steps or training.batch_size, or raise training.epochs%s",
+                "training.schedule.warmup_steps or training.batch_size, or raise training.epochs",
                 steps,
                 warmup,
-                " (the recipe own/photos is meant for small collections)" if _captions_images(run.training_set) else "",
             )
 
     def finished(self, run: TrainingContext) -> bool:
@@ -121,12 +117,6 @@ class GradientStage:
                 run.save_model()
             else:
                 state.bad_epochs += 1
-
-
-def _captions_images(examples: Examples) -> bool:
-    """Whether the targets are sentences about images."""
-    is_language = examples.target.lang not in LABEL_LANGUAGES
-    return is_language and examples.source is None and examples.items[0].modality is IMAGE
 
 
 class TrainAndValidationStage:

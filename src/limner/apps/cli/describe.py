@@ -129,7 +129,8 @@ def describe(
     stored, total = StoredCaptions(write, embed, replace, force) if write or embed else None, len(files)
     if stored is not None and not (files := stored.select(files, images)):
         stored.begin_tables()
-        stored.report(runs[0].name if is_pretrained(runs[0]) else "")
+        with nullcontext() if output is None else caption_output(output, kind, ()):
+            stored.report(runs[0].name if is_pretrained(runs[0]) else "")
         return report_unreadable(stored.errors, total)
     from limner.generation.request import RuleOptions
 

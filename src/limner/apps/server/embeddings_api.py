@@ -7,7 +7,7 @@ import base64
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
@@ -39,8 +39,8 @@ class EmbeddingBody(LenientBody):
     """Name of a served captioner with a joint space; a tag selects one of its languages."""
     input: str | Annotated[list[str], Field(min_length=1, max_length=2_048)]
     """Sentence, or image as a `data:` URL; or a list."""
-    encoding_format: str | None = None
-    """`base64` for the bytes of little-endian float32 numbers; default: lists of numbers. Without effect in Ollama."""
+    encoding_format: Literal["float", "base64"] | None = None
+    """`base64` for the bytes of little-endian float32 numbers, else lists of numbers. Without effect in Ollama."""
 
 
 class PromptBody(LenientBody):

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 _OTHER_WEIGHTS = "copy or download the weights again"
 # Images per forward pass on a CPU, in float32 and bfloat16. Where the activations of a layer take more than
 # `limner.process.MMAP_THRESHOLD` bytes, the system provides zeroed pages for them in every pass, which takes as long as
-# the layer: those of EfficientNet-Lite2 at 300 pixels take 4.4 MB an image in bfloat16.
+# the layer: the maps of EfficientNet-Lite2 at 300 pixels take 4.4 MB an image in bfloat16.
 _CPU_BATCH = {False: 2, True: 4}
 
 # A numbered block at most three names deep: 'layer.12', 'encoder.stages.2', 'features.35'.

@@ -208,7 +208,7 @@ export class DescribeView {
     this.#timer = setTimeout(() => this.run(), SETTLE_MS);
   }
 
-  /** Print the values of the sliders, and show those of the method. */
+  /** Print the values of the sliders, and show the settings of the method. */
   #label() {
     const sampling = this.form.elements.method.value === "sample";
     this.form.querySelectorAll(".for-search").forEach((one) => { one.hidden = sampling; });

@@ -1,6 +1,5 @@
 """Captioner, Scorer and Retriever on new images."""
 
-import inspect
 import math
 import shutil
 from pathlib import Path
@@ -333,30 +332,8 @@ def test_a_captioning_model_with_attention_is_explained(captioner, photos):
         assert explanation.source == () and explanation.alignment is None and explanation.gate is None
 
 
-def calls_to_step(model, monkeypatch, work):
-    """Run `work` and return the functions of the package on the stack of the first call of `step`, outermost first."""
-    stacks, step, package = [], type(model).step, str(Path(limner.__file__).parent)
-
-    def watched(self, *arguments):
-        frames = inspect.stack(context=0)
-        stacks.append([one.function for one in reversed(frames) if one.filename.startswith(package)])
-        return step(self, *arguments)
-
-    monkeypatch.setattr(type(model), "step", watched)
-    work()
-    return [name for name in stacks[0] if not name.startswith("<")] + ["step"]
-
-
 STEPS = ("step", "step")
 """The step of the ensemble, as the search sees it, and the step of the model."""
-
-
-def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch):
-    model = captioner.models[0].model
-    result = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
-    assert result == ["describe", "describe_each", "run", "step", *STEPS]
-    result = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
-    assert result == ["describe_each", "run", "step", *STEPS]
 
 
 def test_without_torch_videos_among_photographs_are_skipped(photos, tmp_path, monkeypatch, caplog):

@@ -429,6 +429,7 @@ def test_the_first_mbart_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("translate", "a", "--model", "{hub}/mbart", "--to", "d"), "language 'd': not among"),
         (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),

@@ -268,7 +268,7 @@ def test_models_with_different_vocabularies_cannot_form_an_ensemble():
 
 
 def test_sampled_sentences_are_as_frequent_as_they_are_probable():
-    draws = 20_000
+    draws = 10_000  # the most hypotheses of a beam
     settings = DecodingSettings(beam_size=draws, n_best=draws, max_length=2, sample=SampleSettings())
     model = Chain(scale=1.0)
     hypotheses = Counter(h.tokens for h in beam_search([model], images(5), settings)[0])

@@ -1,7 +1,6 @@
-"""Trainings and commands that a test interrupts, and the logs of runs."""
+"""Trainings that a test interrupts, and the logs of runs."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -39,11 +38,3 @@ def without_times(run: Path):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     times = ("seconds", "step_seconds", "tokens_per_second")
     return [{key: value for key, value in line.items() if key not in times} for line in lines]
-
-
-def interrupt(process):
-    """End a command by Ctrl-C, which it says in one line and in its exit status."""
-    process.send_signal(signal.SIGINT)
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in output
-    assert "interrupted; files already written are complete" in output

@@ -30,8 +30,7 @@ LONG = (
     *("e2e/test_openapi.py", "e2e/test_page.py"),
     *("e2e/test_search_service.py", "e2e/test_serve.py", "hostile/test_service.py"),  # services, browsers
     *("e2e/test_ray.py", "e2e/test_several_processes.py"),  # clusters, trainings of several processes
-    *("e2e/test_features_resume.py", "e2e/test_resume.py", "hostile/test_kill.py"),  # kills
-    "e2e/test_ctrl_c.py",
+    *("e2e/test_ctrl_c.py", "hostile/test_kill.py"),  # interruptions, kills
     *("e2e/test_learns.py", "e2e/test_readme.py", "e2e/test_videos.py"),  # minutes of work
 )
 """Files whose tests have the marker `long`."""

@@ -1,4 +1,4 @@
-"""The recorded tree of a beam search against a search by sorted lists."""
+"""The recorded tree of a beam search against a search with plain lists."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
+from test_beam_search import BOS, EOS, PAD, Chain, Fixed, images, plain_beam
 
 from limner.apps.cli import explanations
 from limner.decoding.selection import SampleRecorder
@@ -15,48 +15,6 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.inference.explain_beam import BeamRecorder
-
-
-def search_by_lists(image, settings):
-    """Beam search of one example with lists: all hypotheses with their outcomes, and the ranking.
-
-    Returns:
-        For each hypothesis, by its tokens: total log-probability and outcome; and the complete ones, best first.
-    """
-    table = Chain().table(image).log_softmax(dim=-1).tolist()
-    beam, complete, found = [((), 0.0)], [], {(): [0.0, "open"]}
-    score = lambda total, length: total / max(1, length) ** settings.length_penalty  # noqa: E731
-    for _ in range(settings.max_length):
-        continuations = []
-        for tokens, total in beam:
-            before = (PAD, BOS, *tokens)[-2:]
-            row = table[before[0]][before[1]]
-            continuations += [((*tokens, t), total + row[t]) for t in range(EOS, VOCAB) if t != UNK]
-        continuations.sort(key=lambda one: -one[1])
-        best = continuations[: 2 * settings.beam_size if settings.beam_size > 1 else 1]
-        ends = [one for one in best[: settings.beam_size] if one[0][-1] == EOS]
-        following = [one for one in best if one[0][-1] != EOS][: settings.beam_size]
-        for tokens, _ in beam:
-            found[tokens][1] = "dropped"
-        for kind, ones in (("complete", ends), ("open", following)):
-            for tokens, total in ones:
-                found[tokens] = [total, kind]
-                found[tokens[:-1]][1] = "continued"
-        complete = sorted([*complete, *ends], key=lambda one: -score(one[1], len(one[0])))
-        beam = following
-        if not beam:
-            break
-        bound = beam[0][1] / settings.max_length**settings.length_penalty
-        enough = len(complete) >= settings.n_best
-        if len(complete) >= settings.beam_size or (
-            enough and bound <= score(complete[settings.n_best - 1][1], len(complete[settings.n_best - 1][0]))
-        ):
-            break
-    else:
-        for tokens, _ in beam:
-            found[tokens][1] = "cut off"
-        complete = sorted([*complete, *beam], key=lambda one: -score(one[1], len(one[0])))
-    return found, complete
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
@@ -73,12 +31,10 @@ def test_the_tree_holds_every_hypothesis_that_was_in_the_beam(beam_size, length_
     assert hypotheses == beam_search([Chain()], images(*seeds), settings), "recording changes nothing"
     outcomes = set()
     for seed, tree, n_best in zip(seeds, recorder.trees, hypotheses, strict=True):
-        expected, complete = search_by_lists(seed, settings)
+        sentences, expected = plain_beam(Chain().table(seed).log_softmax(-1).tolist(), settings)
         ours = {tree.tokens(number): node for number, node in enumerate(tree.nodes)}
         assert len(ours) == len(tree.nodes)
-        assert {tokens: node.outcome for tokens, node in ours.items()} == {
-            t: outcome for t, (_, outcome) in expected.items()
-        }
+        assert {tokens: node.outcome for tokens, node in ours.items()} == {t: end for t, (_, end) in expected.items()}
         for tokens, node in ours.items():
             assert node.total == pytest.approx(expected[tokens][0], abs=1e-9)
             assert node.length == len(tokens)
@@ -86,7 +42,7 @@ def test_the_tree_holds_every_hypothesis_that_was_in_the_beam(beam_size, length_
                 assert node.log_prob == pytest.approx(node.total - expected[tokens[:-1]][0], abs=1e-9)
                 assert tree.tokens(node.parent) == tokens[:-1]
         ranking = tree.ranking(settings)
-        assert [tree.tokens(one.node) for one in ranking] == [tokens for tokens, _ in complete]
+        assert [tree.tokens(one.node) for one in ranking] == [(*one.tokens, *[EOS] * one.ended) for one in sentences]
         assert ranking[0].score == n_best[0].score
         outcomes |= {node.outcome for node in tree.nodes}
     assert outcomes >= {"continued", "complete"} | ({"dropped"} if beam_size > 1 else set())
@@ -174,6 +130,14 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length, cou
         assert sorted(rows) == sorted(one._replace(totals=()) for one in hypotheses)
         assert rows[0] == best._replace(totals=())
         assert rows[1:] == plain[1:], "the greedy sentence changes no draw"
+
+
+def test_a_sample_without_possible_tokens_is_recorded_as_it_was_cut_off():
+    possible, recorder = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf]), SampleRecorder(2, 3)
+    settings = DecodingSettings(beam_size=3, n_best=3, max_length=4, sample=SampleSettings())
+    found = beam_search([possible], images(0, 1), settings, [(4, 5), ()], trace=recorder)
+    for rows, hypotheses in zip(recorder.hypotheses(), found, strict=True):
+        assert set(rows) == {one._replace(totals=()) for one in hypotheses}
 
 
 @pytest.mark.parametrize(("tokens", "notes"), [((5, 6), 0), ((7,), 1)])

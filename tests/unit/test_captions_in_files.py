@@ -456,11 +456,6 @@ def test_a_missing_file_of_the_package_is_no_full_disk():
         save_output(Path("page.html"), lambda _: render_page("matches.html", styles=("gone.css",), scripts=()))
 
 
-def test_an_option_without_effect_is_refused(photos, trained, command_line):
-    status, _, errors = command_line("describe", photos / "a.jpg", "--model", trained, "--replace")
-    assert status == 1 and "--write or --embed" in errors
-
-
 @pytest.mark.parametrize(("kind", "embed"), [(None, True), ("xmp", False), ("txt", False)])
 def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsys, kind, embed):
     image = tmp_path / "photo.png"

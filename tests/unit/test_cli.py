@@ -85,6 +85,11 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
     assert f"```bash\nlimner {name} " in section
 
 
+def test_options_have_the_group_and_the_value_of_their_text():
+    options = {option.name: option for option in COMMANDS["describe"].params}
+    assert options["beam_size"].rich_help_panel == "Decoding" and options["must_include"].metavar == "WORDS"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_supports_json_output(name):
     assert "--json" in [option for parameter in COMMANDS[name].params for option in parameter.opts]
@@ -163,19 +168,15 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, tmp_path, command_line
     assert status == 1 and f"one file, got the folder {tmp_path}" in errors
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (("--temperature", 0.5), "--temperature: has an effect only with --sample"),
-        (("--seed", 0), "--seed: has an effect only with --sample"),
-        (("--top-k", 3, "--top-p", 0.5), "--top-k, --top-p: has an effect only with --sample"),
-    ],
-)
-def test_options_of_sampling_need_sample(given, message, trained, tiny, command_line):
+def test_options_of_sampling_reach_the_search(trained, tiny, command_line):
+    def drawn(*options):
+        status, printed, _ = command_line("describe", image, "--model", trained, "--sample", *options)
+        assert status == 0
+        return printed
+
     image = tiny.image_path(tiny.items("test")[0])
-    status, printed, errors = command_line("describe", image, "--model", trained, *given)
-    assert (status, printed) == (1, "") and message in errors
-    assert command_line("describe", image, "--model", trained, "--sample", *given)[0] == 0
+    assert len({drawn("--temperature", 3, "--seed", seed) for seed in (1, 2, 3, 1)}) == 3
+    assert drawn("--top-k", 1) == drawn("--top-p", 0.01) == drawn("--temperature", 0.01)
 
 
 def test_brackets_in_a_message_are_not_markup(tmp_path, command_line):

@@ -102,9 +102,10 @@ def test_an_image_may_move_but_not_change_its_name(path):
 
 @pytest.mark.parametrize("change", [{"split": "test"}, {"label": "pet"}])
 def test_conflicting_items_are_refused_and_nothing_is_written(path, change):
+    before = sorted(path.rglob("*"))
     with pytest.raises(CollectionError, match="item 'dog'"):
         write_items(path, [Item("new", "train"), replace(DOG, **change)])
-    assert len(Collection.open(path)) == 3
+    assert sorted(path.rglob("*")) == before and len(Collection.open(path)) == 3
 
 
 def test_an_open_collection_is_a_snapshot(path):

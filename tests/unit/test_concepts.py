@@ -382,12 +382,6 @@ def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):
     assert caption.text.startswith("a Zyxomma red") and "unk" not in caption.text
 
 
-def test_one_image_in_place_of_a_list_is_refused(captioner):
-    for image in ("photo.jpg", b"photo"):
-        with pytest.raises(SettingsError, match=r"list of images.*\[image\]"):
-            captioner.describe(image)
-
-
 def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_concepts, monkeypatch):
     monkeypatch.setattr(captioner, "rules", colour_concepts())
     pictures = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 20, 250), (20, 250, 20))]

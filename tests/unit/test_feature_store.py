@@ -1,6 +1,5 @@
 """Feature tables: extraction, continuation, reading in any order, and compatibility checks."""
 
-import math
 import re
 import shutil
 from datetime import timedelta
@@ -36,7 +35,7 @@ from limner.inference.features import (
     open_features,
 )
 from limner.runs.evaluations import read_evaluations, save_evaluation
-from limner.runs.recipe import EvaluationSettings, load_recipe
+from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.storage.hashes import IdSet
 from limner.training.loop import train
@@ -371,23 +370,6 @@ def test_unused_features_have_no_effect(text_only, tiny, recipe_of, tmp_path):
     colours = np.stack([stored["pooled"] for stored in features.take(tiny.items("test"))]).astype(float)
     distances = np.linalg.norm(colours[:, None] - colours, axis=2)
     np.testing.assert_allclose(np.take_along_axis(distances, near.numpy(), 1), np.sort(distances)[:, :4], atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["gt2", "bow-f", "bow-k", "lbl", "mlbl-f"])
-def test_kiros_models_are_evaluated_with_the_settings_of_their_recipes(name, tiny, tmp_path):
-    small = ["training.epochs=1", "training.batch_size=16", "text.min_count=1", "decoding.max_length=8"]
-    small += ["evaluation.skip_words=1", "evaluation.samples=2", "evaluation.prefix_words=1", "evaluation.shortlist=4"]
-    if name not in ("gt2", "lbl"):
-        small.append(f"features.tables=[{'pixels16' if name == 'bow-k' else 'colour'}]")
-    if name != "gt2":
-        small.append("training.optimizer.lr=0.001")
-    recipe = load_recipe(f"kiros2014/{name}", small)
-    result = evaluate(
-        [load_trained_model(train(recipe, tiny, tmp_path / "run"))], tiny, options=EvaluationOptions(metrics=("bleu1",))
-    )
-    assert math.isfinite(values(result)["perplexity"])
-    searched = {score for score in values(result) if score.endswith("match_area")}
-    assert len(searched) == (2 if recipe.features.tables else 0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import limner
 from limner import files
 from limner.apps.cli.inputs import read_lines as read_sentences
 from limner.data.readers.corpus_files import read_json, read_text
-from limner.errors import CollectionError, LimnerError, RunError
+from limner.errors import LimnerError, RunError
 from limner.features.encoders.transformers import hash_files
 from limner.features.regions import read_boxes
 from limner.files import LOCK_FILE, PARTIAL, atomic_write, locked, open_file, temporary_path, write_text
@@ -68,14 +68,6 @@ def test_an_interrupted_write_leaves_the_old_file_only(tmp_path):
             raise OSError(28, "No space left on device")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
-
-
-def test_a_folder_has_one_writer(tmp_path):
-    refused = pytest.raises(RunError, match="another process is writing to it; wait until it ends")
-    with locked(tmp_path, CollectionError), refused, locked(tmp_path, RunError):
-        pass
-    with locked(tmp_path, RunError):
-        pass
 
 
 def test_a_lock_file_is_hidden_and_removed_at_the_end(tmp_path):

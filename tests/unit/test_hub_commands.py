@@ -429,7 +429,6 @@ def test_the_first_mbart_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("translate", "a", "--model", "{hub}/mbart"), "name one with to (limner translate --to)"),
         (("translate", "a", "--model", "{hub}/mbart", "--to", "d"), "language 'd': not among"),
         (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
@@ -448,7 +447,6 @@ def test_the_first_mbart_is_refused(tmp_path):
         (("describe", "{photo}", "--model", "{hub}/idefics3", "--lang", "xx"), "no default prompt"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--keep-preamble"), "describes images without a prompt"),
         (("score", "{photo}", "a", "--model", "{hub}/siglip", "--prompt", "a"), "compares images and sentences"),
-        (("score", "{photo}", "a", "--model", "{hub}/siglip", "--lang", "de"), "compares images and sentences"),
         (
             ("evaluate", "--model", "{hub}/blip", "--model", "{hub}/idefics3", "--collection", "{scenes}"),
             "a model of the hub is no part of an ensemble; name it alone",

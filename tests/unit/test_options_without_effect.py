@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from limner.apps import cli
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import option_texts
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
 from limner.inference.scorer import Scorer
@@ -42,8 +40,8 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("describe a.png --model run --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 0", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 1 --sample", "--length-penalty: has no effect on one hypothesis"),
-        ("describe a.png --model run --n-best 3 --beam-size 2", "--n-best 3 is above --beam-size 2"),
         ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
+        ("describe a.png --model run --replace", "--replace: has an effect only with --write or --embed"),
         ("describe a.png --model run --recursive --explain-beam -", "--recursive: has no effect on --explain-beam"),
         ("describe a.png --model run --tags --explain-beam -", "--tags: has no effect on --explain-beam"),
         (
@@ -113,35 +111,3 @@ def test_hidden_files_of_a_folder_are_counted_and_not_read(place, caplog):
 def test_a_score_counts_the_unknown_tokens(trained, place):
     (score,) = Scorer.load(trained).score([place / "a.png"], ["zyzzyva xylem"])
     assert (score.tokens, score.unknown) == (3, 2)
-
-
-COMMANDS = cli.build_commands()
-
-
-def test_texts_are_read_with_names_values_and_groups():
-    summary, texts = option_texts(
-        """Count the legs of a beetle.
-
-        Example: `limner count beetle`
-
-        Options:
-            legs: Number of legs; some are
-                hidden: look below.
-            out_file (--out FILE): Where the number goes.
-
-        Light:
-            lamp (WATT): Power of the lamp.
-        """
-    )
-    assert summary == "Count the legs of a beetle.\n\nExample: `limner count beetle`"
-    assert texts == {
-        "legs": ("", "Number of legs; some are hidden: look below.", None),
-        "out_file": ("--out FILE", "Where the number goes.", None),
-        "lamp": ("WATT", "Power of the lamp.", "Light"),
-    }
-
-
-def test_every_argument_and_option_has_a_text_and_no_section_is_left_in_the_help():
-    for name, command in COMMANDS.items():
-        assert [one.name for one in command.params if not one.help] == [], name
-        assert "Options:" not in command.help, name

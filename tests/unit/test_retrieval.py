@@ -21,7 +21,7 @@ from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval, nearest_images
 from limner.inference import retriever as module
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist_ranks
+from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import pair_log_probs, score_tiles
@@ -293,8 +293,12 @@ def test_the_area_equals_the_area_under_the_curve_and_chance_the_mean_of_all_ord
     assert match_area(np.array([1, 10]), np.array([5, 10])) == pytest.approx(100 * (0.9 + 0.05) / 2)
     first = [min(places) + 1 for places in itertools.combinations(range(6), 2)]  # two right answers among six
     six = np.full(len(first), 6)
-    assert chance_area(np.full(len(first), 2), six) == pytest.approx(match_area(np.array(first), six))
+    two = np.full(len(first), 2)
+    assert chance_area(two, six) == pytest.approx(match_area(np.array(first), six))
+    np.testing.assert_allclose(chance_curve(two, six), match_curve(np.array(first), six), atol=1e-12)
     assert chance_area(np.array([1]), np.array([100])) == pytest.approx(50)
+    shares, chance = zip(*chance_curve(np.array([1]), np.array([49])), strict=True)  # 1 / 49 * 49 is below 1 in float64
+    assert chance == pytest.approx(shares)
 
 
 class Stored:

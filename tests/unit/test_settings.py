@@ -84,10 +84,8 @@ def test_all_invalid_keys_are_reported():
         Recipe.parse({"model": {**MRNN, "a": 1, "b": 2}})
 
 
-def test_settings_are_frozen_and_survive_json():
+def test_settings_survive_json():
     recipe = load_recipe("scenes/mrnn", [])
-    with pytest.raises(ValueError, match="frozen"):
-        recipe.model.dropout = 0.9
     assert Recipe.parse(recipe.model_dump(mode="json")) == recipe
 
 
@@ -253,11 +251,6 @@ def test_hostile_yaml_is_refused_at_once(text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_references_and_merged_keys_are_read():
-    assert parse_yaml("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n") == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
-    assert parse_yaml("") is None
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -297,6 +290,7 @@ def test_yaml_with_a_repeated_key_is_refused(text, line):
 def test_merged_keys_may_be_overridden():
     text = "base: &base {a: 1, b: 2}\nown: {<<: *base, b: 3}\nagain: {<<: *base, a: 0}"
     assert parse_yaml(text)["own"] == {"a": 1, "b": 3}
+    assert parse_yaml("") is None
     assert parse_json('{"a": 1, "b": {"a": 2}}') == {"a": 1, "b": {"a": 2}}
 
 

@@ -11,7 +11,6 @@ from limner.apps.diagnosis import DiagnosisSettings, GroundingSettings
 from limner.errors import SettingsError
 from limner.evaluation.comparison import ComparisonSettings
 from limner.metrics import significance
-from limner.metrics import significance as significance_module
 from limner.metrics.significance import (
     HierarchicalDifference,
     RunScores,
@@ -83,7 +82,7 @@ def test_the_same_seed_gives_the_same_p_in_blocks_of_any_size(monkeypatch):
     a, b = system(random, 15, 0.6), system(random, 15, 0.5)
     whole = approximate_randomisation(a, b, ratio, trials=150)
     with monkeypatch.context() as small:
-        small.setattr(significance_module, "BLOCK_BYTES", 7 * 8 * 15)
+        small.setattr(significance, "BLOCK_BYTES", 7 * 8 * 15)
         assert approximate_randomisation(a, b, ratio, trials=150) == whole
     assert approximate_randomisation(a, b, ratio, trials=150, seed=2).p != whole.p
 

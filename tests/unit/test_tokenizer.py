@@ -398,17 +398,6 @@ def test_real_sentences_are_tokenised_as_by_sacremoses(real_data, lang):
             assert moses.tokenise(moses.normalise(text, lang), lang) == expected
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("level", ["word", "bpe"])
-def test_real_german_is_restored_from_compound_parts(real_data, level):
-    with gzip.open(real_data / "multi30k/task1/train.de.gz", "rt", encoding="utf-8") as lines:
-        texts = [next(lines) for _ in range(5000)]
-    settings = german(level=level, max_size=None if level == "word" else 4000)
-    tokenizer = Tokenizer.train(texts, settings)
-    for text in texts:
-        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(tokenizer.words(text))
-
-
 SAMPLES = {
     "en": ["A man's T-shirt costs 3.50, not 1,000!", 'Two "good" dogs (one brown) run...', "It isn't far -- is it?"],
     "de": ["Ein Mädchen läuft über die nasse Straße.", "Der Hund, den sie sucht, schläft."],

@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from limner.metrics import METRICS, higher_is_better, metrics_for, score_sentences
-from limner.metrics.meteor import LANGUAGES, data, meteor_in, meteor_statistics, meteor_value
+from limner.metrics.meteor import LANGUAGES, alignment, data, meteor_in, meteor_statistics, meteor_value
 from limner.metrics.meteor.matchers import Normaliser
 
 HYPOTHESES = ["Zwei Hunde spielen im Gras .", "ein mann läuft", "Das ist ein Haus", "die Katze"]
@@ -119,6 +119,17 @@ def test_a_match_must_be_worth_its_chunk():
     assert row("dog red dog", "dogs")[21] == 0, "an ambiguous stem of its own"
     assert row("a dog red dog", "a dogs")[21] == 2, "the same, beside another match"
     assert row("a b c", "c x b")[21] == 2
+
+
+def test_paraphrases_of_a_phrase_are_in_the_order_of_their_entries():
+    entries = np.random.default_rng(0).integers(0, 9, 40).tolist()
+    before = (-1,) * 5
+    matches, order = [before], np.empty(len(entries), np.int64)
+    for number, entry in enumerate(entries):
+        alignment._insert_match.py_func(matches, order, 1, entry, (0, 1, number, 1, alignment.PARAPHRASE))
+    assert matches[0] == before and order.tolist() == sorted(entries)
+    numbers = [match[2] for match in matches[1:]]
+    assert numbers == sorted(range(len(entries)), key=entries.__getitem__)  # equal entries as they come
 
 
 def test_the_best_reference_counts():

@@ -1,9 +1,12 @@
 """Two-tower models: training, evaluation, and candidates of a search by the nearest vectors."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import limner
+from interrupted import assert_equal_weights, resumed
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, ItemSentence, collate
 from limner.errors import RunError, SearchIndexError, SettingsError
@@ -12,8 +15,8 @@ from limner.retrieval.index import embeddings
 from limner.retrieval.index.protocol import SearchOptions
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
-from limner.storage.tensors import load_tensors
 from limner.training.loop import train
+from limner.training.matching import Matching
 
 QUERY = "a red wall"
 
@@ -39,18 +42,7 @@ def tower(tiny, recipe_of, tmp_path_factory):
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(tiny, recipe_of, tower, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(progress):
-        if progress.state.epoch == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(recipe(recipe_of), tiny, tmp_path / "run", on_progress=stop)
-    train(recipe(recipe_of), tiny, tmp_path / "run", resume=True)
-    expected, found = (load_tensors(run / "model.safetensors") for run in (tower, tmp_path / "run"))
-    assert all(torch.equal(values, found[name]) for name, values in expected.items())
+    assert_equal_weights(resumed(9, recipe(recipe_of), tiny, tmp_path / "run"), tower)
 
 
 def test_items_without_an_image_train_by_their_paraphrases(own_tiny, recipe_of, tmp_path):
@@ -70,6 +62,17 @@ def test_items_without_an_image_train_by_their_paraphrases(own_tiny, recipe_of, 
         cosines = vectors[:8] @ vectors[8:].t()
         gaps.append(float(cosines.diagonal().mean() - cosines.mean()))
     assert gaps[1] > 0.1 and abs(gaps[0]) < 0.05
+
+
+@pytest.mark.parametrize(("items", "sizes"), [(8, [4, 4]), (5, [5]), (9, [4, 5]), (6, [4, 2]), (1, [1])])
+def test_no_image_is_alone_in_a_batch_where_there_are_others(items, sizes):
+    settings, owners = SimpleNamespace(matching=None, seed=1, batch_size=4), [row // 2 for row in range(2 * items)]
+    data, trained = SimpleNamespace(owners=owners), SimpleNamespace(model=None)
+    objective = Matching(SimpleNamespace(settings=settings, training_set=data, trained=trained))
+    batches = objective.epoch_batches(0)
+    assert [[len(rows), len({owners[row] for row in rows})] for rows in batches] == [[2 * n, n] for n in sizes]
+    assert sorted(row for rows in batches for row in rows) == list(range(2 * items))
+    assert len(batches) == 1 or objective.epoch_batches(1) != batches
 
 
 def test_evaluation_ranks_and_decodes_nothing(tower, tiny):

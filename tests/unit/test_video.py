@@ -241,16 +241,6 @@ def test_pixels_of_frames_are_maps(tmp_path):
     np.testing.assert_array_equal(again(read[None])["maps"], table.take(["0"]))
 
 
-def test_a_resumed_extraction_gives_the_same_values(tmp_path):
-    first, second = clips(tmp_path / "a"), clips(tmp_path / "b")
-    backbone = load_clip_backbone("pixels:8", "pooled", {"count": 3, "every": 2})
-    write_items(second.path, [Item("last", "train", video="2.mp4")])
-    (whole,) = extract(first, backbone).tables
-    extract(second, backbone, splits=["train"])
-    (both,) = extract(Collection.open(second.path), backbone).tables
-    np.testing.assert_array_equal(whole.take(["0", "1", "2"]), both.take(["0", "1", "last"]))
-
-
 def test_unreadable_videos_are_skipped_and_named(tmp_path):
     collection = clips(tmp_path)
     (tmp_path / "1.mp4").write_bytes(b"")

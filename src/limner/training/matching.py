@@ -126,7 +126,7 @@ class Matching:
         order = np.random.default_rng([settings.seed, 0x6D61, epoch]).permutation(sorted(rows_of)).tolist()
         groups = [order[begin : begin + settings.batch_size] for begin in range(0, len(order), settings.batch_size)]
         if len(groups) > 1 and len(groups[-1]) == 1:  # one image has nothing to be compared with
-            groups[-2] += groups.pop()
+            groups[-2:] = [groups[-2] + groups[-1]]
         return [[row for item in group for row in rows_of[item]] for group in groups]
 
     def batch(self, rows: Sequence[int], epoch: int = 0) -> Batch:

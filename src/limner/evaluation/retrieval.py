@@ -181,7 +181,7 @@ def _record(
     shortlists: Shortlists | None,
     seed: int,
 ) -> Retrieval:
-    """Return the curves of retrieval, and random queries of both directions with their first results.
+    """Return the ranks of retrieval, and random queries of both directions with their first results.
 
     With shortlists, whose evaluation has changed the scores, the results of an image are sentences of its shortlist.
     """
@@ -201,7 +201,6 @@ def _record(
     paths = {row: collection.absolute_image_path(items[row]) for row in shown_images}
     return retrieval_record(
         all_ranks,
-        owners,
         image_to_text=tuple(
             evaluations.ImageToTextExample(
                 id=items[row].id,
@@ -229,10 +228,9 @@ def _record(
     )
 
 
-def retrieval_record(all_ranks: RetrievalRanks, owners: Sequence[int], **examples: Any) -> Retrieval:  # noqa: ANN401
-    """Return the record of retrieval: ranks and curves, and example queries of both directions."""
-    first = {name: tuple(getattr(all_ranks, name).tolist()) for name in ranks.DIRECTIONS}
-    return Retrieval(curves=RecallCurves(**ranks.retrieval_curves(all_ranks, owners)), ranks=first, **examples)
+def retrieval_record(all_ranks: RetrievalRanks, **examples: Any) -> Retrieval:  # noqa: ANN401
+    """Return the record of retrieval: ranks, and example queries of both directions."""
+    return Retrieval(ranks={name: tuple(getattr(all_ranks, name).tolist()) for name in ranks.DIRECTIONS}, **examples)
 
 
 def _first(scores: Tensor) -> Tensor:

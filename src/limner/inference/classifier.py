@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.data.batching import bounded_batches
+from limner.data.batching import batches_by_length
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, collate
 from limner.decoding.sentence import Sentence
@@ -59,7 +59,7 @@ def label_probabilities(
     sources = [None if tokenizer is None else tokenizer.encode(example.source or "") for example in inputs]
     lengths = [max(len(ids or ()), len(labels.tokens)) for ids, labels in zip(sources, hypotheses, strict=True)]
     results: list[Probabilities] = [np.zeros((0, 0)) for _ in inputs]
-    for rows in bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size):
+    for rows in batches_by_length(lengths, batch_size):
         items = [inputs[row].item for row in rows]
         images = features.take(items) if features is not None else [None] * len(items)
         examples = [

@@ -263,22 +263,6 @@ def test_validation_skips_the_words_configured_in_the_recipe(model, examples):
         score_examples(model.model, examples, skip_words=30).perplexity  # noqa: B018
 
 
-def test_the_cost_of_retrieval_is_said_before_any_work(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.retrieval.all_pairs.MANY_PAIRS", 10)
-    events = []
-    options = EvaluationOptions(metrics=("bleu1",), marginal_images=4)
-    evaluate(
-        [model],
-        tiny,
-        options=options,
-        on_message=events.append,
-        on_progress=lambda part, done, total: events.append(part),
-    )
-    sentences = sum(len(item.texts("en")) for item in tiny.items("test"))
-    assert events[0].startswith(f"retrieval: {sentences} sentences with 12 images are {12 * sentences} pairs, about ")
-    assert {"decoding", "metrics", "retrieval"} <= set(events[1:])
-
-
 def test_exact_retrieval_is_in_float32_by_whole_softmaxes(model, tiny, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.uses_bf16", lambda model: True)
     recipe = model.recipe.model_copy(

@@ -119,14 +119,11 @@ def evaluate(
         skip_missing=skip_missing,
         regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
     )
-
-    def print_message(line: str) -> None:
-        terminal.err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
-
     decoded_on = options.generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with terminal.progress_bars() as progress, decoded_on as generate:
-        callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
-        evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
+        evaluation = evaluate_models(
+            models, opened, options=scope, command=command_line(), generate=generate, on_progress=progress
+        )
     _save_and_print(evaluation, runs[0], models[0].recipe, print_all or bool(metric), as_json)
 
 

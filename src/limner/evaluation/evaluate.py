@@ -79,7 +79,7 @@ class EvaluationOptions(Settings):
     budget: Bytes = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
     exact: bool = False
-    """Whether retrieval is computed in float32 by whole softmaxes, see `pair_arithmetic`."""
+    """Whether retrieval is computed in float32 even where bfloat16 is faster."""
     regions: RegionOptions = RegionOptions()
     """Options of a dense captioner."""
 

@@ -21,7 +21,7 @@ from limner.metrics.ranks import Ranks, RetrievalRanks
 from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
 from limner.runs import evaluations
 from limner.runs.evaluations import RecallCurves, Retrieval
@@ -43,7 +43,7 @@ class RetrievalSettings(NamedTuple):
     seed: int = 1
     """Seed of the queries in the report."""
     exact: bool = False
-    """Whether all pairs are scored in float32 by whole softmaxes."""
+    """Whether all pairs are scored in float32."""
 
 
 def evaluate_retrieval(
@@ -79,7 +79,7 @@ def evaluate_retrieval(
         on_progress=on_progress,
     )
     all_ranks = ranks.rank_all(pairs.normalised.numpy(), candidates.owners)
-    precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
+    precision = f"|{pairs.precision}"
     marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(marginal_images) or 'own'}"
     scores = [
         score._replace(

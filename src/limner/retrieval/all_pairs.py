@@ -17,7 +17,6 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.layers.all_pairs import PairOptions
 from limner.layers.functional import require_numbers
-from limner.layers.softmax_heads import TAIL
 from limner.models.protocols import Model, device_of, evaluation_mode
 from limner.models.two_tower import TwoTower
 from limner.process import native_bf16, require_memory
@@ -49,7 +48,6 @@ def score_tiles(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
-    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Iterator[Tile]:
     """Compute the exact log-probability of every sentence given every image, tile by tile.
@@ -65,7 +63,6 @@ def score_tiles(
         features: features of the images; None for models that use none.
         budget: working memory in bytes, without the features of `IMAGES_READ_PER_BATCH` images.
         bf16: whether matrix products may be computed in bfloat16.
-        tail: largest share of a softmax that a `PairScorer` estimates.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -79,7 +76,7 @@ def score_tiles(
         if on_progress is not None:
             on_progress(pairs + done, total)
 
-    options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, tail, on_part)
+    options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, on_part)
     with evaluation_mode([model]):
         for rows in _sentence_blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
@@ -137,7 +134,6 @@ def pair_log_probs(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
-    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the exact log-probability of every sentence given every image; see `score_tiles` for arguments.
@@ -146,43 +142,17 @@ def pair_log_probs(
         Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.
     """
     matrix = allocate_matrix((len(targets), len(items)), budget)
-    for tile in score_tiles(
-        model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
-    ):
+    for tile in score_tiles(model, targets, items, features, budget=budget, bf16=bf16, on_progress=on_progress):
         matrix[tile.rows, tile.columns] = tile.log_probs.numpy()
     return torch.from_numpy(matrix)
 
 
 def uses_bf16(model: TrainedModel) -> bool:
-    """Whether all pairs are scored in bfloat16: if the device has native support and recipe and model permit it."""
+    """Whether all pairs may be scored in bfloat16: if the device has native support and recipe and model permit it."""
     scorer = pair_scorer(model.model)
     if isinstance(model.model, TwoTower) or (scorer is not None and scorer.in_float32):
         return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
-
-
-class PairArithmetic(NamedTuple):
-    """Arithmetic of all pairs."""
-
-    bf16: bool = False
-    """Whether matrix products are computed in bfloat16."""
-    tail: float = 0.0
-    """Largest share of a softmax that is estimated."""
-
-    @property
-    def signature(self) -> str:
-        """The arithmetic, for the signatures of scores."""
-        return ("bf16" if self.bf16 else "fp32") + (f"|tail:{self.tail:g}" if self.tail else "")
-
-
-def pair_arithmetic(model: TrainedModel, *, exact: bool = False) -> PairArithmetic:
-    """Return the arithmetic of all pairs: float32 and whole softmaxes if `exact`, or if the recipe demands float32."""
-    if exact:
-        return PairArithmetic()
-    scorer = pair_scorer(model.model)
-    large = scorer is not None and not scorer.in_float32
-    estimates = large and device_of(model.model).type == "cpu" and model.recipe.training.precision != "fp32"
-    return PairArithmetic(uses_bf16(model), TAIL if estimates else 0.0)
 
 
 def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:

@@ -63,7 +63,7 @@ def evaluate(
         marginal: Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default:
             1000.
         memory: Working memory of retrieval in MiB; default: 128.
-        exact: Compute retrieval in float32 without estimates; takes several times as long.
+        exact: Compute retrieval in float32, also where bfloat16 is faster.
         region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
             description, the description of the nearest training region, or the caption of the whole image.
         region_captioner (RUN): Captioner of --region-baseline caption.

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from limner.apps.export.folder import add_graphs
 from limner.inference.image_searcher import JOINT
-from limner.runs.pretrained import PRETRAINED, pack
+from limner.runs.pretrained import PRETRAINED
 from multi30k import write_german, write_paraphrases
 from non_photographs import KINDS, draw_non_photograph
+from pack_run import add_graphs, pack
 
 TITLES = {
     "en": "Built-in captioner, English",

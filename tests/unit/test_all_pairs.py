@@ -85,26 +85,3 @@ def test_sums_over_a_large_vocabulary_equal_float64(budget):
         edges = logits[parents, words] - logits.logsumexp(1)[parents]
         exact = torch.zeros(tree.sentence_count, dtype=torch.double).index_add_(0, tree.sentence, edges[users])
         torch.testing.assert_close(result[:, column].double(), exact, rtol=0, atol=1e-4)
-
-
-def test_estimated_normalisers_are_closer_than_bfloat16_keep_the_ranking_and_do_not_depend_on_threads():
-    """A softmax in which some tokens are probable after a prefix and others given an image, of 300 images."""
-    torch.manual_seed(6)
-    tree = tree_of(torch.randint(4, 400, (90, 7)).tolist())
-    kinds = torch.randn(6, UNITS)  # images are of few kinds, as photographs are
-    image = 0.5 * (kinds[torch.arange(300) % 6] + 0.3 * torch.randn(300, UNITS))
-    numbers = torch.randn(len(tree.row), UNITS), image, 1.2 * torch.randn(400, UNITS), torch.randn(400)
-    exact = softmax_log_probs(*numbers, tree, PairOptions(1 << 22))
-    with_tail = PairOptions(1 << 22, tail=0.15)
-    estimated, threads = softmax_log_probs(*numbers, tree, with_tail), torch.get_num_threads()
-    torch.set_num_threads(threads + 2)
-    in_threads = softmax_log_probs(*numbers, tree, with_tail)
-    torch.set_num_threads(threads)
-    torch.testing.assert_close(in_threads, estimated)
-    rounded = softmax_log_probs(*numbers, tree, PairOptions(1 << 22, torch.bfloat16))
-    error, rounding = ((scores - exact).square().mean().sqrt() for scores in (estimated, rounded))
-    assert 0 < error < 2 * rounding
-    for k in (1, 5, 10):
-        best = exact.argsort(1, descending=True)[:, 0:1]
-        recall = (estimated.argsort(1, descending=True)[:, :k] == best).any(1).double().mean()
-        assert recall > 0.9

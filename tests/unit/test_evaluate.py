@@ -263,29 +263,8 @@ def test_validation_skips_the_words_configured_in_the_recipe(model, examples):
         score_examples(model.model, examples, skip_words=30).perplexity  # noqa: B018
 
 
-def test_the_cost_of_retrieval_is_said_before_any_work(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.retrieval.all_pairs.MANY_PAIRS", 10)
-    events = []
-    options = EvaluationOptions(metrics=("bleu1",), marginal_images=4)
-    evaluate(
-        [model],
-        tiny,
-        options=options,
-        on_message=events.append,
-        on_progress=lambda part, done, total: events.append(part),
-    )
-    sentences = sum(len(item.texts("en")) for item in tiny.items("test"))
-    assert events[0].startswith(f"retrieval: {sentences} sentences with 12 images are {12 * sentences} pairs, about ")
-    assert {"decoding", "metrics", "retrieval"} <= set(events[1:])
-
-
-def test_exact_retrieval_is_in_float32_by_whole_softmaxes(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.retrieval.all_pairs.uses_bf16", lambda model: True)
-    recipe = model.recipe.model_copy(
-        update={"training": model.recipe.training.model_copy(update={"precision": "auto"})}
-    )
-    automatic = model._replace(recipe=recipe)
-    for exact, arithmetic in ((False, "|bf16|tail:0.15"), (True, "|fp32")):
-        evaluation = evaluate([automatic], tiny, options=EvaluationOptions(metrics=("bleu1",), exact=exact))
-        assert arithmetic in signature(evaluation, "text_to_image_r1")
-        assert ("tail" in signature(evaluation, "text_to_image_r1")) is not exact
+def test_exact_retrieval_is_in_float32(model, tiny, monkeypatch):
+    monkeypatch.setattr("limner.retrieval.marginal.uses_bf16", lambda model: True)
+    for exact, precision in ((False, "|bf16"), (True, "|fp32")):
+        evaluation = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu1",), exact=exact))
+        assert precision in signature(evaluation, "text_to_image_r1")

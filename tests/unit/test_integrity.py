@@ -27,6 +27,7 @@ from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
 from limner.features.tables import DamagedTableError, TableWriter
 from limner.generation.captioning import BaseCaptioner
+from limner.generation.translation import BaseTranslator
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
 from limner.layers.image_encoder import ImageEncoderSettings
@@ -38,7 +39,6 @@ from limner.models.mrnn import MRNNSettings
 from limner.models.phrase_based import PhraseBased
 from limner.models.two_tower import TwoTower
 from limner.runs.trained_model import load_trained_model
-from limner.runtime.generators import BaseTranslator
 from limner.storage.hashes import IdSet, infinite_rows
 from limner.storage.json_text import to_json
 from limner.storage.places import damage_raised_as

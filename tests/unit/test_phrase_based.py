@@ -374,6 +374,6 @@ def test_a_validation_sentence_without_a_reference_is_named_before_the_estimatio
 
 def test_a_journal_keeps_copied_words(run):
     found = [load_trained_model(run)]
-    inputs = Translator.load(run).inputs(["a small Zeppelin sings ."], None).inputs
+    inputs = [Translator.load(run).source_of(None, "a small Zeppelin sings .")]
     (n_best,) = generate(found, inputs, None, DecodingSettings())
     assert n_best[0].copied and SENTENCES.validate_python(json.loads(to_json(n_best))) == n_best

@@ -14,7 +14,6 @@ from toy_translation import learn, text_collection
 from typer.testing import CliRunner
 
 from limner.apps.cli import app
-from limner.apps.export.folder import add_graphs
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.errors import RunError, SettingsError
@@ -28,7 +27,6 @@ from limner.runs.pretrained import (
     PRETRAINED,
     choose_runs,
     is_pretrained,
-    pack,
     pretrained_languages,
     pretrained_pairs,
     pretrained_run,
@@ -36,13 +34,18 @@ from limner.runs.pretrained import (
 )
 from limner.runs.trained_model import load_trained_model, read_config
 
+SCRIPTS = Path(__file__).parents[2] / "pretrained"
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(SCRIPTS)
+    pack_run = importlib.import_module("pack_run")
+
 
 @pytest.fixture
 def package(trained_on_colours, tmp_path, monkeypatch):
     """A package whose captioner is a small model, in two languages."""
     monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path / "pretrained")
     for lang in ("de", "en"):
-        pack(trained_on_colours, tmp_path / "pretrained" / lang, f"Captioner, {lang}", {"beam_size": 3})
+        pack_run.pack(trained_on_colours, tmp_path / "pretrained" / lang, f"Captioner, {lang}", {"beam_size": 3})
     return tmp_path / "pretrained"
 
 
@@ -81,9 +84,9 @@ def test_weights_out_of_the_range_of_float16_are_refused(trained_on_colours, tmp
     trained = load_trained_model(trained_on_colours)
     with torch.no_grad():
         next(iter(trained.model.parameters())).fill_(1e6)
-    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda run: trained)
+    monkeypatch.setattr(pack_run, "load_trained_model", lambda run: trained)
     with pytest.raises(RunError, match="in float16"):
-        pack(trained_on_colours, tmp_path / "packed", "captioner", {})
+        pack_run.pack(trained_on_colours, tmp_path / "packed", "captioner", {})
     assert not (tmp_path / "packed" / "model.safetensors").exists()
 
 
@@ -131,7 +134,7 @@ def test_the_weights_of_the_package_are_small():
 def test_the_backbone_of_8_bits_computes_the_features_of_the_network():
     model = load_trained_model(pretrained.PRETRAINED / "en")
     network, graph = load_backbone_for(model.config.features, precision="fp32"), load_backbone_of(model)
-    for photograph in sorted((Path(__file__).parents[2] / "docs/assets/photographs").glob("*.jpg"))[:4]:
+    for photograph in sorted((SCRIPTS.parent / "docs/assets/photographs").glob("*.jpg"))[:4]:
         exact, computed = (
             np.float32(backbone(backbone.read(photograph)[None])["grid"][0]).mean(0) for backbone in (network, graph)
         )
@@ -143,7 +146,7 @@ def test_the_backbone_of_8_bits_computes_the_features_of_the_network():
 @pytest.fixture
 def script(monkeypatch):
     """Imports a script: script(name)."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "pretrained")
+    monkeypatch.syspath_prepend(SCRIPTS)
     before = set(sys.modules)
     yield importlib.import_module
     scripts = {"concepts", "measure_photographs", "non_photographs", "pack_concepts", "pseudo_captions", "things"}
@@ -191,8 +194,8 @@ def packed(tmp_path_factory):
     """A translators with a small translator from German to English, its weights in float16."""
     place = tmp_path_factory.mktemp("translators")
     run = learn(text_collection(place / "collection"), place / "run", level="bpe", steps=120, shared=True)
-    pack(run, place / "pretrained" / "de-en", "Translator", {"beam_size": 3})
-    add_graphs(place / "pretrained" / "de-en")
+    pack_run.pack(run, place / "pretrained" / "de-en", "Translator", {"beam_size": 3})
+    pack_run.add_graphs(place / "pretrained" / "de-en")
     return place / "pretrained"
 
 

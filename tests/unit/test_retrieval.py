@@ -126,7 +126,7 @@ def test_the_precision_is_part_of_the_signature(model, examples, tiny, monkeypat
         return [score.signature for score in evaluate_retrieval(model, examples, tiny, [], settings)[0]]
 
     assert all("|fp32" in signature for signature in signatures())
-    monkeypatch.setattr("limner.retrieval.all_pairs.uses_bf16", lambda model: True)
+    monkeypatch.setattr("limner.retrieval.marginal.uses_bf16", lambda model: True)
     assert all("|bf16" in signature for signature in signatures())
 
 

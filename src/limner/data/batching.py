@@ -56,6 +56,11 @@ def bounded_batches(rows: Iterable[int], lengths: Sequence[int], batch_size: int
         yield batch
 
 
+def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Group the rows of some lengths into `bounded_batches` of similar length, the shortest first."""
+    return list(bounded_batches(sorted(range(len(lengths)), key=lengths.__getitem__), lengths, batch_size))
+
+
 def epoch_order(lengths: Sequence[Any], size: int, bucket: int, seed: int, epoch: int) -> list[list[int]]:
     """Draw the batches of one epoch: shuffle the rows, sort them by length within buckets, shuffle the batches.
 

@@ -27,7 +27,6 @@ from limner.inference.base import require_captioning
 from limner.inference.features import open_features
 from limner.metrics.significance import LEVEL, SAMPLES, SEED, Interval
 from limner.progress import StageProgress
-from limner.retrieval.all_pairs import pair_arithmetic
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_ratio_signature, marginal_items, normalised_log_probs
 from limner.runs.trained_model import TrainedModel
 
@@ -185,19 +184,18 @@ def score_judged_pairs(
     item = Item("judged", "", sentences=tuple(captions[caption] for caption in rows))
     targets = Examples([item], model.target, None).targets
     marginal_images = marginal_items(model, collection, features, marginal)
-    normalised = normalised_log_probs(
+    pairs = normalised_log_probs(
         model,
         targets,
         [images[image] for image in columns],
         features,
         marginal_images,
         on_progress=lambda done, total: on_progress("scoring", done, total),
-    ).normalised
-    scores = {(image, caption): float(normalised[rows[caption], columns[image]]) for image, caption in judged}
-    missing = [pair for pair in judgements.correlated() if pair not in scores]
-    return PairScores(
-        scores, missing, log_ratio_signature(model, collection, len(marginal_images), pair_arithmetic(model).signature)
     )
+    scores = {(image, caption): float(pairs.normalised[rows[caption], columns[image]]) for image, caption in judged}
+    missing = [pair for pair in judgements.correlated() if pair not in scores]
+    signature = log_ratio_signature(model, collection, len(marginal_images), pairs.precision)
+    return PairScores(scores, missing, signature)
 
 
 def judged_pairs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ from limner.metrics import (
 )
 from limner.metrics.classification import accuracy_statistics, label_f1_scores
 from limner.progress import StageProgress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget, retrieval_cost
+from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.runs.evaluations import EvaluatedItem, Evaluation, GateStatistics, ImageRegions, Retrieval
 from limner.runs.recipe import EvaluationSettings
@@ -79,7 +79,7 @@ class EvaluationOptions(Settings):
     budget: Bytes = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
     exact: bool = False
-    """Whether retrieval is computed in float32 by whole softmaxes, see `pair_arithmetic`."""
+    """Whether retrieval is computed in float32 even where bfloat16 is faster."""
     regions: RegionOptions = RegionOptions()
     """Options of a dense captioner."""
 
@@ -133,7 +133,6 @@ def evaluate(
     command: str = "limner.evaluate",
     generate: Generate = generate,
     on_progress: StageProgress | None = None,
-    on_message: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
@@ -144,7 +143,6 @@ def evaluate(
         command: command line, for the record.
         generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
-        on_message: called with a line about the cost of retrieval, before any work, if there are many pairs.
 
     Raises:
         CollectionError, FeatureError: there is no such split, or an image has no features and `skip_missing` is false.
@@ -160,9 +158,6 @@ def evaluate(
     control, items = options.image_control, task.examples.items
     features = control_features(task.first, collection, task.features, control, items, options.seed)
     task = task._replace(examples=task.examples.with_features(features))
-    cost = retrieval_features and retrieval_cost(task.first, task.examples, marginal_images, options.exact)
-    if on_message is not None and cost:
-        on_message(str(cost))
     decoded = _decode(task)
     scores, gates = ([], None) if decoded is None else (_sentence_scores(task, decoded), _gates(task, decoded))
     scores += [] if gates is None else gate_scores(gates)

@@ -172,7 +172,7 @@ def _retrieve(model: HubSpace, task: HubTask) -> dict[str, Any]:
     scores = ranks.retrieval_scores(all_ranks, owners)
     return {
         "scores": tuple(score._replace(signature=score.signature + suffix) for score in scores),
-        "retrieval": retrieval_record(all_ranks, owners),
+        "retrieval": retrieval_record(all_ranks),
     }
 
 

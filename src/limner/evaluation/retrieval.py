@@ -21,7 +21,7 @@ from limner.metrics.ranks import Ranks, RetrievalRanks
 from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
 from limner.runs import evaluations
 from limner.runs.evaluations import RecallCurves, Retrieval
@@ -43,7 +43,7 @@ class RetrievalSettings(NamedTuple):
     seed: int = 1
     """Seed of the queries in the report."""
     exact: bool = False
-    """Whether all pairs are scored in float32 by whole softmaxes."""
+    """Whether all pairs are scored in float32."""
 
 
 def evaluate_retrieval(
@@ -79,7 +79,7 @@ def evaluate_retrieval(
         on_progress=on_progress,
     )
     all_ranks = ranks.rank_all(pairs.normalised.numpy(), candidates.owners)
-    precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
+    precision = f"|{pairs.precision}"
     marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(marginal_images) or 'own'}"
     scores = [
         score._replace(
@@ -181,7 +181,7 @@ def _record(
     shortlists: Shortlists | None,
     seed: int,
 ) -> Retrieval:
-    """Return the curves of retrieval, and random queries of both directions with their first results.
+    """Return the ranks of retrieval, and random queries of both directions with their first results.
 
     With shortlists, whose evaluation has changed the scores, the results of an image are sentences of its shortlist.
     """
@@ -201,7 +201,6 @@ def _record(
     paths = {row: collection.absolute_image_path(items[row]) for row in shown_images}
     return retrieval_record(
         all_ranks,
-        owners,
         image_to_text=tuple(
             evaluations.ImageToTextExample(
                 id=items[row].id,
@@ -229,10 +228,9 @@ def _record(
     )
 
 
-def retrieval_record(all_ranks: RetrievalRanks, owners: Sequence[int], **examples: Any) -> Retrieval:  # noqa: ANN401
-    """Return the record of retrieval: ranks and curves, and example queries of both directions."""
-    first = {name: tuple(getattr(all_ranks, name).tolist()) for name in ranks.DIRECTIONS}
-    return Retrieval(curves=RecallCurves(**ranks.retrieval_curves(all_ranks, owners)), ranks=first, **examples)
+def retrieval_record(all_ranks: RetrievalRanks, **examples: Any) -> Retrieval:  # noqa: ANN401
+    """Return the record of retrieval: ranks, and example queries of both directions."""
+    return Retrieval(ranks={name: tuple(getattr(all_ranks, name).tolist()) for name in ranks.DIRECTIONS}, **examples)
 
 
 def _first(scores: Tensor) -> Tensor:

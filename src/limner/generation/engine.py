@@ -17,7 +17,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from limner.data.batching import prefetch
+from limner.data.batching import batches_by_length, prefetch
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import NextTokens, Tokens
 from limner.decoding.search import Memory, Search, State, score_tokens
@@ -145,6 +145,12 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:
             break
         length += 1
     return list(first[:length])
+
+
+def request_batches(requests: Sequence[Request], batch_size: int) -> list[list[Request]]:
+    """Group requests of similar length of their source sentences into batches of bounded memory."""
+    lengths = [len(request.source_tokens or ()) for request in requests]
+    return [[requests[row] for row in rows] for rows in batches_by_length(lengths, batch_size)]
 
 
 CONSTRAINED_BEAMS = 128

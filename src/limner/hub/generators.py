@@ -17,6 +17,7 @@ from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner, Imag
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import MAX_SOURCE_TOKENS, images_of_sentences, require_source_length
+from limner.generation.translation import BaseTranslator
 from limner.hub.families import family_of
 from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part, without_preamble
 from limner.hub.networks import HubModels, HubNetwork
@@ -24,7 +25,6 @@ from limner.hub.settings import HubSettings
 from limner.media.image import ImageInput, ImageInputs, image_name
 from limner.metrics import perplexity
 from limner.progress import Progress
-from limner.runtime.generators import BaseTranslator
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 

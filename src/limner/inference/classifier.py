@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import Example, collate
+from limner.data.examples import collate
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import mean_log_probs
@@ -20,6 +19,7 @@ from limner.errors import LimnerError, MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import TextGenerator
+from limner.inference.explain import hypothesis_batches
 from limner.inference.features import new_item
 from limner.inference.generate import generate
 from limner.media.image import ImageInput, require_list
@@ -55,22 +55,13 @@ def label_probabilities(
     Returns:
         Probabilities (T, V) of each input, special tokens included.
     """
-    tokenizer, device = models[0].source_tokenizer, device_of(models[0].model)
-    sources = [None if tokenizer is None else tokenizer.encode(example.source or "") for example in inputs]
-    lengths = [max(len(ids or ()), len(labels.tokens)) for ids, labels in zip(sources, hypotheses, strict=True)]
-    results: list[Probabilities] = [np.zeros((0, 0)) for _ in inputs]
-    for rows in bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size):
-        items = [inputs[row].item for row in rows]
-        images = features.take(items) if features is not None else [None] * len(items)
-        examples = [
-            Example(item.id, hypotheses[row].tokens, sources[row], image)
-            for row, item, image in zip(rows, items, images, strict=True)
-        ]
-        batch = collate(examples).to(device)
+    results: dict[int, Probabilities] = {}
+    for rows, examples in hypothesis_batches(models[0], inputs, hypotheses, features, batch_size):
+        batch = collate(examples).to(device_of(models[0].model))
         values = mean_log_probs([model.model(batch).logits for model in models]).double().exp().cpu().numpy()
         for row, probabilities in zip(rows, values, strict=True):
             results[row] = probabilities[: len(hypotheses[row].tokens)]
-    return results
+    return [results[row] for row in range(len(inputs))]
 
 
 def predicted_labels(

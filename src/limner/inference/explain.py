@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.data.batching import bounded_batches
+from limner.data.batching import batches_by_length
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.sentence import Derivation, Sentence, Span
@@ -82,6 +82,27 @@ class Word(NamedTuple):
     positions: list[int]
 
 
+def hypothesis_batches(
+    model: TrainedModel,
+    inputs: Sequence[GenerationInput],
+    hypotheses: Sequence[Sentence],
+    features: FeatureSource | None,
+    batch_size: int,
+) -> Iterator[tuple[list[int], list[Example]]]:
+    """Yield the rows of inputs of similar length, with examples whose targets are the sentences generated for them."""
+    tokenizer = model.source_tokenizer
+    sources = [None if tokenizer is None else tokenizer.encode(entry.source or "") for entry in inputs]
+    lengths = [max(len(ids or ()), len(best.tokens)) for ids, best in zip(sources, hypotheses, strict=True)]
+    for rows in batches_by_length(lengths, batch_size):
+        items = [inputs[row].item for row in rows]
+        images = features.take(items) if features is not None else [None] * len(items)
+        examples = [
+            Example(item.id, hypotheses[row].tokens, sources[row], image)
+            for row, item, image in zip(rows, items, images, strict=True)
+        ]
+        yield rows, examples
+
+
 @torch.inference_mode()
 def explain(
     model: TrainedModel,
@@ -104,28 +125,16 @@ def explain(
     """
     if isinstance(model.model, PhraseBased):
         return explain_search(model, inputs, hypotheses, on_progress)
-    device = device_of(model.model)
-    explanations: list[Explanation] = []
-    tokenizer = model.source_tokenizer
-    sources = [None if tokenizer is None else tokenizer.encode(source.source or "") for source in inputs]
-    lengths = [max(len(ids or ()), len(best.tokens)) for ids, best in zip(sources, hypotheses, strict=True)]
-    for rows in bounded_batches(range(len(inputs)), lengths, batch_size):
-        items = [inputs[row].item for row in rows]
-        images = features.take(items) if features is not None else [None] * len(items)
-        examples = [
-            Example(item.id, hypotheses[row].tokens, sources[row], image)
-            for row, item, image in zip(rows, items, images, strict=True)
-        ]
-        batch = collate(examples).to(device)
+    explanations: dict[int, Explanation] = {}
+    for rows, examples in hypothesis_batches(model, inputs, hypotheses, features, batch_size):
+        batch = collate(examples).to(device_of(model.model))
         output = model.model(batch)
         source_length = 0 if batch.source is None else batch.source.shape[1]
-        explanations += [
-            _explanation(model, inputs[row], example, _row(output, k), source_length)
-            for k, (row, example) in enumerate(zip(rows, examples, strict=True))
-        ]
+        for k, (row, example) in enumerate(zip(rows, examples, strict=True)):
+            explanations[row] = _explanation(model, inputs[row], example, _row(output, k), source_length)
         if on_progress is not None:
             on_progress(len(explanations), len(inputs))
-    return explanations
+    return [explanations[row] for row in range(len(inputs))]
 
 
 def explain_search(

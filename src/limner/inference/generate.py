@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from limner.data.batching import Shards, bounded_batches
+from limner.data.batching import Shards, batches_by_length
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.search import Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.generation.engine import Engine
+from limner.generation.engine import Engine, request_batches
 from limner.generation.request import Features, Request
 from limner.inference.base import TextGenerator
 from limner.inference.search_translations import search_translations
@@ -87,22 +87,11 @@ class Generate(Protocol):
         """Decode inputs; see `generate`."""
 
 
-def request_batches(requests: Sequence[Request], batch_size: int) -> list[list[Request]]:
-    """Group requests of similar length of their source sentences into batches of bounded memory."""
-    lengths = [len(request.source_tokens or ()) for request in requests]
-    return [[requests[row] for row in rows] for rows in _batches(lengths, batch_size)]
-
-
 def batches_of(model: TrainedModel, inputs: Sequence[GenerationInput], batch_size: int) -> list[list[int]]:
     """Return the rows of each batch of `generate`."""
     tokenizer = model.source_tokenizer
-    return _batches(
-        [0 if tokenizer is None else len(tokenizer.encode(entry.source or "")) for entry in inputs], batch_size
-    )
-
-
-def _batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    return list(bounded_batches(sorted(range(len(lengths)), key=lengths.__getitem__), lengths, batch_size))
+    lengths = [0 if tokenizer is None else len(tokenizer.encode(entry.source or "")) for entry in inputs]
+    return batches_by_length(lengths, batch_size)
 
 
 def generate_in_shards(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from limner.errors import RunError, SettingsError, missing_extra
+from limner.generation.translation import BaseTranslator
 from limner.runs.pretrained import choose_runs, local_folder, model_type, pretrained_translator
 from limner.runtime import generators
-from limner.runtime.generators import BaseTranslator
 from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
 

@@ -10,23 +10,17 @@ V vocabulary; p, i and n are the prefixes, images and edges of one tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
-from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder
-from limner.process import map_in_threads
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 LOG2E = math.log2(math.e)
-HEADS_TOGETHER = 8
-"""Number of prefixes whose heads are computed together."""
-PARTS_TOGETHER = 16
-"""Largest number of parts, of `HEADS_TOGETHER` prefixes, that the threads share before their results are added."""
 UNDERFLOW = 1e-20
 """Threshold of a sum of exponentials below which its logarithm is recomputed by logsumexp, because terms that underflow
 may be a relevant part of the sum."""
@@ -105,8 +99,6 @@ class PairOptions(NamedTuple):
     """Bytes of working memory."""
     dtype: torch.dtype = torch.float32
     """Data type of the large matrix products, float32 or bfloat16."""
-    tail: float = 0.0
-    """Largest share of a softmax that may be estimated, see `HeadFinder`; 0 for none."""
     on_progress: Progress | None = None
     """Called with the number of pairs of the next result that are done, and their total."""
 
@@ -114,18 +106,6 @@ class PairOptions(NamedTuple):
 def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
     """Compute tanh(language + image) of every pair: (p, M) and (i, M) to (p, i, M); 2 σ(2x) - 1 takes a third of it."""
     return (language.unsqueeze(1) + image).mul_(2).sigmoid_().mul_(2).sub_(1)
-
-
-def joined_terms(terms: Iterable[Tensor], sentences: int, budget: int) -> Iterator[Tensor]:
-    """Join terms (i, M) of images until their scores fill the budget: `HeadFinder` then computes fewer heads."""
-    joined: list[Tensor] = []
-    for term in terms:
-        joined.append(term)
-        if 4 * sentences * sum(map(len, joined)) >= budget:
-            yield torch.cat(joined)
-            joined = []
-    if joined:
-        yield torch.cat(joined)
 
 
 def softmax_log_probs(
@@ -153,17 +133,11 @@ def softmax_log_probs(
     Returns:
         Natural logarithms in float32, (S, I).
     """
-    budget, dtype, tail, on_progress = options
+    budget, dtype, on_progress = options
     scores = torch.zeros(tree.sentence_count, len(image), device=image.device)
     weight_2 = (weight.to(dtype).float() * LOG2E).to(dtype)
     bias_2 = (bias.float() * LOG2E).to(dtype)
     language, image = language.float(), image.float()
-    many = len(image) >= LEAST_IMAGES and len(language) >= LEAST_PREFIXES
-    if tail and many and image.is_cpu:
-        finder = HeadFinder(language, image, weight_2, bias_2, combine, tail)
-        if finder.is_close:
-            _add_scores_by_heads(scores, language, image, finder, tree, options)
-            return scores.div_(LOG2E)
     for prefixes, images in _tiles(len(language), len(image), weight_2, budget):
         hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
         parents, tokens = tree.edges(prefixes)
@@ -241,58 +215,6 @@ def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tenso
     logits = torch.addmm(bias_2, rows, weight_2.t())  # (p * i, V)
     log_probs = logits.view(*hidden.shape[:2], -1)[parents, :, tokens].float()
     return log_probs.sub_(_log2_normaliser(logits, rows, weight_2, bias_2).view(hidden.shape[:2])[parents])
-
-
-def _add_scores_by_heads(
-    scores: Tensor, language: Tensor, image: Tensor, finder: HeadFinder, tree: PrefixTree, options: PairOptions
-) -> None:
-    """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`.
-
-    The prefixes are divided among threads, as the products of one prefix are too small to be divided.
-    """
-    budget, _, _, on_progress = options
-    row_bytes = 8 * language.shape[1] + 2 * len(finder.bias_2) * finder.bias_2.element_size()
-    threads = torch.get_num_threads()
-    width = max(1, budget // (row_bytes * threads))
-    result_bytes = 2 * HEADS_TOGETHER * len(image) * 4  # of a part with about two edges for each prefix
-    count = max(threads, min(PARTS_TOGETHER, budget // result_bytes))
-
-    @torch.inference_mode()
-    def log_probs(prefixes: slice) -> Tensor:
-        terms, heads = language[prefixes], finder.heads(language[prefixes])
-        parents, tokens = tree.edges(prefixes)
-        edges = torch.split(tokens, torch.bincount(parents, minlength=len(terms)).tolist())
-        result = torch.empty(len(tokens), len(image))
-        for left in range(0, len(image), width):
-            images = slice(left, left + width)
-            rest = finder.rest(heads, images)
-            of_images = [
-                _log2_probs_of_head(finder, finder.combine(terms[row : row + 1], image[images])[0], head, edges[row])
-                - rest[row]
-                for row, head in enumerate(heads.tokens)
-            ]
-            torch.cat(of_images, out=result[:, images])
-        return result
-
-    ends = range(HEADS_TOGETHER, len(language) + HEADS_TOGETHER, HEADS_TOGETHER)
-    parts = [slice(end - HEADS_TOGETHER, min(end, len(language))) for end in ends]
-    for first in range(0, len(parts), count):
-        together = parts[first : first + count]
-        for prefixes, result in zip(together, map_in_threads(log_probs, together), strict=True):
-            tree.accumulate(scores, prefixes, result, budget)
-        if on_progress is not None:
-            on_progress(scores.numel() * together[-1].stop // len(language), scores.numel())
-
-
-def _log2_probs_of_head(finder: HeadFinder, hidden: Tensor, head: Tensor, tokens: Tensor) -> Tensor:
-    """Compute binary logarithms of the probabilities of n edges, (n, i), divided by their sum over the head (H,)."""
-    # The tokens of the edges are columns of the same product, and others fill a block; they are not summed.
-    columns = torch.cat([head, tokens, head[: -(len(head) + len(tokens)) % BLOCK]])
-    weight, bias, rows = finder.weight_2[columns], finder.bias_2[columns], hidden.to(finder.weight_2.dtype)
-    logits = torch.addmm(bias, rows, weight.t())
-    log_probs = logits[:, len(head) : len(head) + len(tokens)].t().float()
-    size = len(head)
-    return log_probs - _log2_normaliser(logits[:, :size], rows, weight[:size], bias[:size])
 
 
 def _segment_ids(first: Tensor) -> Tensor:

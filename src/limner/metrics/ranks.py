@@ -1,4 +1,4 @@
-"""Retrieval metrics: recall@k, median rank and recall curves, Mao et al. (2015), sections 7.2 and 9.2.
+"""Retrieval metrics: recall@k, median rank and area under the recall curve, Mao et al. (2015), sections 7.2 and 9.2.
 
 There are S sentences and I images; every sentence belongs to one image, its owner. Ranks are counted from 1. Among
 candidates with the same score, the relevant one is ranked last, so that a constant score does not give rank 1; a score
@@ -139,17 +139,6 @@ def median_rank(ranks: Ranks) -> float:
     return float(np.median(ranks))
 
 
-def recall_curve(ranks: Ranks, queries: Ranks, candidates: int) -> Points:
-    """Compute the mean recall of the queries against the share of candidates retrieved (section 9.2).
-
-    `ranks` and `queries` have an entry for every relevant candidate, (A,). The points are denser at low shares.
-    """
-    weights = _relevance_weights(queries)
-    recall = np.cumsum(np.bincount(ranks, weights=weights, minlength=candidates + 1), dtype=np.float64)
-    recall /= recall[-1]  # corrects rounding: the last value is 1
-    return tuple((float(k / candidates), float(recall[k])) for k in _curve_ranks(candidates))
-
-
 def _curve_ranks(candidates: int) -> Ranks:
     """Return the ranks at which a curve has its points: 0, evenly spaced ranks and geometrically spaced ranks."""
     even = np.linspace(1, candidates, CURVE_POINTS // 2)
@@ -158,7 +147,11 @@ def _curve_ranks(candidates: int) -> Ranks:
 
 
 def curve_area(ranks: Ranks, queries: Ranks, candidates: int) -> float:
-    """Compute the area under the complete recall curve in percent, by trapezoids; 50 for a random ranking."""
+    """Compute the area under the complete recall curve in percent, by trapezoids; 50 for a random ranking.
+
+    The curve is the mean recall of the queries against the share of candidates retrieved (section 9.2). `ranks` and
+    `queries` have an entry for every relevant candidate, (A,).
+    """
     return float(100 * np.sum(_relevance_weights(queries) * (candidates - ranks + 0.5)) / candidates)
 
 
@@ -204,11 +197,6 @@ def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.i
 def recall_sum(ranks: RetrievalRanks) -> float:
     """Compute the sum of recall@1, @5 and @10 of both directions, by which VSE++ selects its weights (0-600)."""
     return sum(recall_at(query_ranks, k) for query_ranks in (ranks.image_to_text, ranks.text_to_image) for k in CUTOFFS)
-
-
-def retrieval_curves(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> dict[str, Points]:
-    """Compute the recall curves of both directions, by `image_to_text` and `text_to_image`."""
-    return {direction: recall_curve(*relevant) for direction, relevant in _relevant(ranks, owners).items()}
 
 
 def _relevant(

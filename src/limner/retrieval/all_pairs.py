@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,15 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.data.dataset import Examples, FeatureSource
+from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
-from limner.errors import counted
 from limner.layers.all_pairs import PairOptions
 from limner.layers.functional import require_numbers
-from limner.layers.softmax_heads import TAIL
 from limner.models.protocols import Model, device_of, evaluation_mode
 from limner.models.two_tower import TwoTower
-from limner.process import all_threads, native_bf16, require_memory
+from limner.process import native_bf16, require_memory
 from limner.progress import Progress
 from limner.retrieval.fast import pair_scorer, tree_log_probs
 from limner.runs.trained_model import TrainedModel
@@ -33,10 +30,6 @@ MEMORY_BUDGET = 128 << 20
 IMAGES_READ_PER_BATCH = 1024
 COLLATED_TOKEN_BYTES = 64
 """Approximate memory of a token of a collated sentence: ids, mask and lists."""
-MEASURED_SENTENCES, MEASURED_IMAGES = 80, 2048
-"""Numbers of sentences and images in the block that is measured to estimate the time of retrieval."""
-MANY_PAIRS = 1_000_000
-"""Number of pairs from which on the time of retrieval is estimated."""
 
 
 class Tile(NamedTuple):
@@ -55,7 +48,6 @@ def score_tiles(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
-    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Iterator[Tile]:
     """Compute the exact log-probability of every sentence given every image, tile by tile.
@@ -71,7 +63,6 @@ def score_tiles(
         features: features of the images; None for models that use none.
         budget: working memory in bytes, without the features of `IMAGES_READ_PER_BATCH` images.
         bf16: whether matrix products may be computed in bfloat16.
-        tail: largest share of a softmax that a `PairScorer` estimates.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -85,7 +76,7 @@ def score_tiles(
         if on_progress is not None:
             on_progress(pairs + done, total)
 
-    options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, tail, on_part)
+    options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, on_part)
     with evaluation_mode([model]):
         for rows in _sentence_blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
@@ -143,7 +134,6 @@ def pair_log_probs(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
-    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the exact log-probability of every sentence given every image; see `score_tiles` for arguments.
@@ -152,43 +142,17 @@ def pair_log_probs(
         Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.
     """
     matrix = allocate_matrix((len(targets), len(items)), budget)
-    for tile in score_tiles(
-        model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
-    ):
+    for tile in score_tiles(model, targets, items, features, budget=budget, bf16=bf16, on_progress=on_progress):
         matrix[tile.rows, tile.columns] = tile.log_probs.numpy()
     return torch.from_numpy(matrix)
 
 
 def uses_bf16(model: TrainedModel) -> bool:
-    """Whether all pairs are scored in bfloat16: if the device has native support and recipe and model permit it."""
+    """Whether all pairs may be scored in bfloat16: if the device has native support and recipe and model permit it."""
     scorer = pair_scorer(model.model)
     if isinstance(model.model, TwoTower) or (scorer is not None and scorer.in_float32):
         return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
-
-
-class PairArithmetic(NamedTuple):
-    """Arithmetic of all pairs."""
-
-    bf16: bool = False
-    """Whether matrix products are computed in bfloat16."""
-    tail: float = 0.0
-    """Largest share of a softmax that is estimated."""
-
-    @property
-    def signature(self) -> str:
-        """The arithmetic, for the signatures of scores."""
-        return ("bf16" if self.bf16 else "fp32") + (f"|tail:{self.tail:g}" if self.tail else "")
-
-
-def pair_arithmetic(model: TrainedModel, *, exact: bool = False) -> PairArithmetic:
-    """Return the arithmetic of all pairs: float32 and whole softmaxes if `exact`, or if the recipe demands float32."""
-    if exact:
-        return PairArithmetic()
-    scorer = pair_scorer(model.model)
-    large = scorer is not None and not scorer.in_float32
-    estimates = large and device_of(model.model).type == "cpu" and model.recipe.training.precision != "fp32"
-    return PairArithmetic(uses_bf16(model), TAIL if estimates else 0.0)
 
 
 def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
@@ -200,53 +164,3 @@ def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
         if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), 0, size)  # reports a full disk now, which would crash the process later
         return np.memmap(file, np.float32, "w+", shape=shape)
-
-
-class RetrievalCost(NamedTuple):
-    """Estimated cost of the retrieval of a split, from the measured time of a part."""
-
-    sentences: int
-    images: int
-    seconds: float
-    threads: int
-
-    def __str__(self) -> str:
-        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
-        return (
-            f"retrieval: {counted(self.sentences, 'sentence')} with {counted(self.images, 'image')} are "
-            f"{self.sentences * self.images:,} pairs, about {minutes} on {counted(self.threads, 'thread')}"
-        )
-
-
-@torch.inference_mode()
-def retrieval_cost(
-    model: TrainedModel, examples: Examples, further_images: Sequence[Item], exact: bool
-) -> RetrievalCost | None:
-    """Estimate the cost of `evaluate_retrieval` from a block of pairs; None for few pairs, or without images."""
-    count, images = len(examples.targets), [*examples.items, *further_images]
-    if count * len(images) < MANY_PAIRS or any(item.media_path is None for item in images):
-        return None
-    targets = [examples.targets[row] for row in range(0, count, max(1, count // MEASURED_SENTENCES))]
-    bf16, tail = pair_arithmetic(model, exact=exact)
-    with all_threads():
-        reports, threads = [(0, time.perf_counter())], torch.get_num_threads()
-        pair_log_probs(
-            model.model,
-            targets,
-            images[:MEASURED_IMAGES],
-            examples.features,
-            bf16=bf16,
-            tail=tail,
-            on_progress=lambda done, total: reports.append((done, time.perf_counter())),
-        )
-    # The first part takes longer, as what all parts need is computed with it.
-    done, ended = reports[-1]
-    before, began = reports[1] if reports[1][0] < done else reports[0]
-    images_share = min(1, MEASURED_IMAGES / len(images))
-    share = _count_prefixes(targets) / _count_prefixes(examples.targets) * images_share * (done - before) / done
-    return RetrievalCost(count, len(images), (ended - began) / share, threads)
-
-
-def _count_prefixes(targets: Sequence[Sequence[int]]) -> int:
-    """Return the number of distinct prefixes of sentences; the time of retrieval is proportional to it."""
-    return len({tuple(target[:length]) for target in targets for length in range(len(target) + 1)})

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from limner.data.examples import Batch, Example, ImageFeatures, collate
 from limner.decoding.torch_models import select
-from limner.layers.all_pairs import PairOptions, PrefixTree, additive_log_probs, joined_terms, softmax_log_probs
+from limner.layers.all_pairs import PairOptions, PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.functional import precise
 from limner.models.bag_of_words import BagOfWords, pool_tokens
 from limner.models.log_bilinear import LBL
@@ -32,7 +32,7 @@ class PairScorer(Protocol):
     """Computes the log-probabilities of all pairs by a model; each sentence is encoded once."""
 
     in_float32: bool
-    """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed."""
+    """Whether all pairs are scored in float32 even where bfloat16 is allowed."""
     bytes_per_token: int
     """Bytes of memory that `log_probs` needs for each token of the sentences."""
 
@@ -45,7 +45,7 @@ class PairScorer(Protocol):
             options: arithmetic, and working memory in addition to `bytes_per_token` a token.
 
         Yields:
-            Natural logarithms (S, I) for consecutive groups of I images, which may join several batches.
+            Natural logarithms (S, I) for each batch of I images.
         """
 
 
@@ -107,9 +107,8 @@ class LBLPairs:
                 yield additive_log_probs(language, bias, model.words, model.bias, tree, budget)
             return
         language = model.word_factors(language)
-        terms = (self._gated_terms(image) for image in images)
-        for image_terms in joined_terms(terms, tree.sentence_count, budget):
-            yield softmax_log_probs(language, image_terms, model.words, model.bias, tree, options, gated)
+        for image in images:
+            yield softmax_log_probs(language, self._gated_terms(image), model.words, model.bias, tree, options, gated)
 
     def _gated_terms(self, image: ImageFeatures) -> Tensor:
         """Compute W_fr C_m x and W_fx x (eq. 8) of each image of a model with factors, side by side, (I, 2f)."""
@@ -158,8 +157,8 @@ class MRNNPairs:
         # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
         language = self._prefix_terms(sentences.target_in, tree, options.budget).mul_(SLOPE)
         weight = softmax.weight * SCALE
-        terms = (self.model.image_terms(image).multimodal * SLOPE for image in images)
-        for image_term in joined_terms(terms, tree.sentence_count, options.budget):
+        for image in images:
+            image_term = self.model.image_terms(image).multimodal * SLOPE
             yield softmax_log_probs(language, image_term, weight, softmax.bias, tree, options)
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:

@@ -32,7 +32,7 @@ from limner.models.protocols import Model
 from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic, score_tiles
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, score_tiles, uses_bf16
 from limner.retrieval.index.protocol import features_digest
 from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.tensors import read_tensors, save_tensors
@@ -90,6 +90,7 @@ class NormalisedScores(NamedTuple):
     normalised: Tensor  # (S, I): log P(w|I) - log P(w)
     marginal: Tensor  # (S,): log P(w)
     mean: Tensor | None  # (S,): log P(w|mean image)
+    precision: str  # of the products, for signatures: bf16 or fp32
 
 
 MEAN_IMAGE = Item("the mean image", "", image="")
@@ -135,7 +136,7 @@ def normalised_log_probs(
         marginal_images: items of the images of the marginal P(w); if empty, `items`.
         mean: mean features of images, for log P(w|mean); None for none.
         budget: working memory in bytes; a larger matrix is stored in a temporary file.
-        exact: whether to compute in float32 by whole softmaxes, see `pair_arithmetic`.
+        exact: whether to compute in float32 even where `uses_bf16` permits bfloat16.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -150,10 +151,11 @@ def normalised_log_probs(
     scored = [*items, *marginal_images, *([MEAN_IMAGE] if mean is not None else [])]
     source = WithMeanFeatures(features, mean) if mean is not None else features
     of_mean = torch.empty(len(targets)) if mean is not None else None
-    bf16, tail = pair_arithmetic(model, exact=exact)
+    bf16 = uses_bf16(model) and not exact
+    precision = "bf16" if bf16 else "fp32"
     with all_threads():
         for rows, columns, log_probs in score_tiles(
-            model.model, targets, scored, source, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
+            model.model, targets, scored, source, budget=budget, bf16=bf16, on_progress=on_progress
         ):
             if of_mean is not None and columns.stop == len(scored):
                 of_mean[rows], log_probs = log_probs[:, -1].float(), log_probs[:, :-1]
@@ -161,9 +163,9 @@ def normalised_log_probs(
             matrix[rows, columns.start : columns.start + of_items.shape[1]] = of_items.numpy()
             marginal.add(rows, log_probs[:, of_items.shape[1] :] if marginal_images else of_items)
     if isinstance(model.model, TwoTower):
-        return NormalisedScores(torch.from_numpy(matrix), torch.zeros(len(targets)), of_mean)
+        return NormalisedScores(torch.from_numpy(matrix), torch.zeros(len(targets)), of_mean, precision)
     matrix -= marginal.log_probs().numpy()[:, None]
-    return NormalisedScores(torch.from_numpy(matrix), marginal.log_probs(), of_mean)
+    return NormalisedScores(torch.from_numpy(matrix), marginal.log_probs(), of_mean, precision)
 
 
 def sample_items(

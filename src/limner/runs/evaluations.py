@@ -95,7 +95,7 @@ class TextToImageExample(Record):
 
 
 class RecallCurves(Record):
-    """Recall curves: mean recall of the relevant candidates against the share of all candidates retrieved, 0 to 1."""
+    """Curves of retrieval against the share of the candidates retrieved, 0 to 1."""
 
     image_to_text: tuple[Point, ...] = ()
     """Curve of image queries."""
@@ -104,14 +104,12 @@ class RecallCurves(Record):
 
 
 class Retrieval(Record):
-    """Example queries of retrieval in both directions, and recall curves of the whole split."""
+    """Ranks of retrieval in both directions, and example queries."""
 
     image_to_text: tuple[ImageToTextExample, ...] = ()
     """Examples of image queries."""
     text_to_image: tuple[TextToImageExample, ...] = ()
     """Examples of sentence queries."""
-    curves: RecallCurves = RecallCurves()
-    """Recall curves of retrieval among all candidates."""
     ranks: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     """Rank of the first relevant candidate of each query, by direction: `image_to_text` and `text_to_image`."""
     shortlist: int | None = None

@@ -7,9 +7,8 @@ The built-in models are trained models in the package, with weights in float16. 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from limner.errors import RunError, SettingsError, did_you_mean, missing_extra
 from limner.files.structured import StructureError, read_json_file
@@ -20,8 +19,6 @@ DEFAULT_LANG = "en"
 """Language of the built-in captioner when none is chosen."""
 HUB = "hub:"
 """Prefix of the name of a model of the Hugging Face Hub."""
-_PLACES = ("collection", "command", "init")
-"""Entries of the provenance that name folders of the machine of the training; the package leaves them out."""
 
 
 def pretrained_languages() -> tuple[str, ...]:
@@ -107,26 +104,6 @@ def results_folder(run: Path) -> Path:
     if str(run).startswith(HUB):
         return Path(str(run).removeprefix(HUB).replace("/", "--"))
     return Path(run.resolve().name) if is_pretrained(run) or model_type(run) is not None else run
-
-
-def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any]) -> None:
-    """Write a trained model with weights in float16, as the package contains it.
-
-    The description is the title of the model card, and `decoding` changes default settings, such as the beam size.
-
-    Raises:
-        RunError: a file cannot be read or written, or a weight is out of the range of float16.
-    """
-    from limner.decoding.settings import DecodingSettings
-    from limner.runs.trained_model import load_trained_model, save_trained_model
-
-    trained = load_trained_model(run)
-    settings = DecodingSettings.parse({**trained.recipe.decoding.model_dump(), **decoding}, where="decoding")
-    recipe = trained.recipe.model_copy(update={"decoding": settings, "description": description})
-    provenance = {key: value for key, value in trained.config.provenance.items() if key not in _PLACES}
-    config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json"), "provenance": provenance})
-    folder.mkdir(parents=True, exist_ok=True)
-    save_trained_model(folder, trained._replace(config=config, recipe=recipe), half=True)
 
 
 def local_folder(run: Path | str) -> Path | str:

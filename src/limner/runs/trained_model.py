@@ -27,7 +27,7 @@ from limner.process import find_device, processor_name, use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig, require_run_directory
 from limner.storage.json_text import to_json
-from limner.storage.tensors import read_tensors, require_finite, save_tensors
+from limner.storage.tensors import read_tensors, save_tensors
 from limner.text.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
@@ -106,16 +106,8 @@ def feature_shapes(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]
     return {spec.kind: spec.shape for spec in features}
 
 
-def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = False) -> None:
-    """Write a model to a run directory; each file is replaced atomically, the weights last, with `half` in float16.
-
-    Raises:
-        RunError: a file cannot be written, or a weight is out of the range of float16.
-    """
-    weights = trained.model.state_dict()
-    if half:
-        weights = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
-        require_finite(weights, "weights in float16", remedy="train with more weight decay")
+def save_trained_model(folder: Path, trained: TrainedModel) -> None:
+    """Write a model to a run directory; each file is replaced atomically, the weights last; or raise RunError."""
     trained.tokenizer.save(folder / "tokenizer.json")
     checksums = {"tokenizer_sha256": sha256(folder / "tokenizer.json")}
     if trained.source_tokenizer is not None:
@@ -124,7 +116,7 @@ def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = Fals
     config = trained.config.model_copy(update=checksums)
     config.save(folder / "config.json")
     write_text(folder / "README.md", model_card(config))
-    save_tensors(folder / WEIGHTS, weights, {_DIGESTS: config.digests()})
+    save_tensors(folder / WEIGHTS, trained.model.state_dict(), {_DIGESTS: config.digests()})
 
 
 def require_trained(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
@@ -14,34 +13,17 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from limner.decoding.sentence import Sentence
-from limner.decoding.settings import DecodingSettings, change_decoding
+from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.published_weights import LAST, fold_normalisation, quantize_weights, read_weights
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import BaseCaptioner
-from limner.generation.engine import Engine
-from limner.generation.request import Features, GenerationModel, Request
+from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
-from limner.generation.sentences import (
-    MAX_SOURCE_TOKENS,
-    UNKNOWN_SOURCE,
-    MissingImage,
-    MustInclude,
-    all_translations,
-    compile_words,
-    images_of_sentences,
-    missing_image_message,
-    require_image_files,
-    require_source_length,
-    warn_of_ignored_images,
-    warn_of_unknown_words,
-    words_of_inputs,
-)
+from limner.generation.translation import BaseTranslator
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.media.modality import IMAGE
-from limner.progress import Progress
 from limner.runs.concepts import Concepts
 from limner.runtime.graphs import PIXELS, Graph, GraphModel, start_sessions
 from limner.runtime.manifest import (
@@ -57,9 +39,6 @@ from limner.runtime.manifest import (
     read_exported,
 )
 from limner.text.tokenizer import Tokenizer
-
-BATCH_SIZE = 8
-"""Number of sentences that are translated together."""
 
 ImageFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
@@ -181,83 +160,6 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         return result
 
 
-class BaseTranslator(ABC):
-    """A translator that is not a run; translations have no rules."""
-
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
-    max_source_tokens: int = MAX_SOURCE_TOKENS
-    decoding: DecodingSettings
-    """Default decoding settings."""
-    uses_image: bool
-    """Whether translations depend on an image."""
-    rules: None = None
-
-    @abstractmethod
-    def model(self, settings: DecodingSettings) -> GenerationModel:
-        """Return the model that decodes with some settings."""
-
-    def features_of_requests(self, requests: Sequence[Request]) -> Sequence[ImageFeatures | None]:
-        """Return the features of the image of each request: the features port."""
-        return [None] * len(requests)
-
-    def translate(
-        self,
-        sentences: Sequence[str],
-        *,
-        images: Sequence[ImageInput | None] | None = None,
-        missing: MissingImage = "refuse",
-        must_include: MustInclude | None = None,
-        batch_size: int = BATCH_SIZE,
-        on_progress: Progress | None = None,
-        **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Sentence]]:
-        """Translate sentences; arguments, results and errors are described at `limner.Translator.translate`.
-
-        Raises:
-            RunError: an image is given, and the model was exported without its backbone.
-        """
-        settings = change_decoding(self.decoding, decoding)
-        images = self._check(sentences, images, missing)
-        sources = [self.source_tokenizer.encode(text) for text in sentences]
-        for row, source in enumerate(sources):
-            require_source_length(row, len(source), self.max_source_tokens)
-        words = words_of_inputs(self.tokenizer, must_include, len(sentences))
-        constraints = {entry: compile_words(self.tokenizer, entry) for entry in dict.fromkeys(words) if entry}
-        rows = sorted((row for row, source in enumerate(sources) if source), key=lambda row: len(sources[row]))
-        warn_of_unknown_words(self.source_tokenizer, (sentences[row] for row in rows), UNKNOWN_SOURCE)
-        requests = [
-            Request(
-                self,
-                str(row),
-                settings,
-                source=images[row],
-                source_tokens=sources[row],
-                constraint=constraints.get(words[row]),
-            )
-            for row in rows
-        ]
-        batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
-        list(Engine(self.features_of_requests, isolated=()).run(batches, on_progress=on_progress))
-        translations = dict(zip(rows, (request.sentences for request in requests), strict=True))
-        return all_translations(translations, len(sentences), settings.max_length)
-
-    def _check(
-        self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage
-    ) -> Sequence[ImageInput | None]:
-        """Return the image of each sentence, or raise SettingsError."""
-        images = images_of_sentences(sentences, images, missing)
-        require_image_files(images)
-        if not self.uses_image:
-            warn_of_ignored_images(images)
-            return [None] * len(sentences)
-        pairs = enumerate(zip(images, sentences, strict=True))
-        without = [row for row, (image, text) in pairs if image is None and text.strip()]
-        if without and missing == "refuse":
-            raise SettingsError(missing_image_message(without[0]))
-        return images
-
-
 class ExportedTranslator(ExportedModel, BaseTranslator):
     """Translations by an exported model; see `limner.Translator`."""
 
@@ -265,6 +167,10 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
         """Start the sessions of the graphs; the arguments and errors are described at `ExportedModel`."""
         super().__init__(folder, exported)
         self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
+
+    def features_port(self, images: Sequence[ImageInput | None]) -> Features:
+        """Return the port that computes features with the exported backbone."""
+        return self.features_of_requests
 
 
 def _start_graphs(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:

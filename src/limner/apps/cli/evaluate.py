@@ -63,7 +63,7 @@ def evaluate(
         marginal: Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default:
             1000.
         memory: Working memory of retrieval in MiB; default: 128.
-        exact: Compute retrieval in float32 without estimates; takes several times as long.
+        exact: Compute retrieval in float32, also where bfloat16 is faster.
         region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
             description, the description of the nearest training region, or the caption of the whole image.
         region_captioner (RUN): Captioner of --region-baseline caption.
@@ -119,14 +119,11 @@ def evaluate(
         skip_missing=skip_missing,
         regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
     )
-
-    def print_message(line: str) -> None:
-        terminal.err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
-
     decoded_on = options.generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with terminal.progress_bars() as progress, decoded_on as generate:
-        callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
-        evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
+        evaluation = evaluate_models(
+            models, opened, options=scope, command=command_line(), generate=generate, on_progress=progress
+        )
     _save_and_print(evaluation, runs[0], models[0].recipe, print_all or bool(metric), as_json)
 
 

@@ -19,12 +19,11 @@ from limner.apps.export.record import (
     record_model,
     verify_backbone,
     verify_model,
-    without_weights,
 )
 from limner.errors import SettingsError, extra_module
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
-from limner.files import atomic_write, read_bytes, sync, write_error
+from limner.files import read_bytes, sync, write_error
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer, has_kernel
 from limner.models import Model
 from limner.models.phrase_based import PhraseBased
@@ -32,13 +31,12 @@ from limner.models.protocols import ConditionalLMSettings, CountBasedModel, Pair
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
-from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.runtime.manifest import (
     BACKBONE,
     ENCODER,
     FORMAT,
     MANIFEST,
-    MODEL_PREFIX,
     SOURCE_TOKENIZER,
     STEP,
     TOKENIZER,
@@ -91,7 +89,7 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     name = trained.recipe.model.name
     if reason := refusal(trained.recipe.model, trained.model, labels=trained.recipe.data.lang in LABEL_LANGUAGES):
         raise SettingsError(f"model '{name}' cannot be exported: {reason}; choose a neural captioner or translator")
-    network, reason = _backbone_of(trained, backbone)
+    network, reason = backbone_of(trained, backbone)
     recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size)
     difference = verify_model(trained, recorded)
     files = {ENCODER: recorded.encoder, STEP: recorded.step, TOKENIZER: read_bytes(run / "tokenizer.json")}
@@ -101,32 +99,9 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
         files[BACKBONE] = record_backbone(network)
         verify_backbone(network, files[BACKBONE])
     copied = {name: read_bytes(run / name) for name in (CARD, CONCEPTS, CONCEPT_WEIGHTS) if (run / name).is_file()}
-    _write_folder(out, files | copied, _manifest(trained, recorded, files, network, reason))
+    _write_folder(out, files | copied, manifest_of(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
     return Export(out, sizes, difference, reason)
-
-
-def add_graphs(run: Path, backbone: bytes | None = None) -> None:
-    """Add graphs to a run directory, which read the weights of the run and the backbone: an exported model.
-
-    `backbone` is the graph of a backbone of `published_weights` with 8-bit weights, for a model that reads images.
-    """
-    trained = load_trained_model(run)
-    network, _ = _backbone_of(trained, None)
-    recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size, fold=False)
-    verify_model(trained, recorded)
-    weights = {MODEL_PREFIX + name for name in cast(nn.Module, trained.model).state_dict()}
-    files = {ENCODER: without_weights(recorded.encoder, weights), STEP: without_weights(recorded.step, weights)}
-    of_package = {"weights": WEIGHTS}
-    if backbone is not None:
-        files[BACKBONE], spec = backbone, trained.config.features[0]
-        of_package |= {"backbone": spec.backbone, "backbone_sha256": spec.weights_sha256}
-    for name, data in files.items():
-        with atomic_write(run / name) as beside:
-            beside.write_bytes(data)
-    names = [TOKENIZER, WEIGHTS, *([] if trained.source_tokenizer is None else [SOURCE_TOKENIZER])]
-    files |= {name: read_bytes(run / name) for name in names}
-    save_manifest(run, _manifest(trained, recorded, files, network, "").model_copy(update=of_package))
 
 
 def export_language_model(run: Path | str, out: Path | str) -> int:
@@ -177,7 +152,7 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
     return ""
 
 
-def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBackbone | None, str]:
+def backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBackbone | None, str]:
     """Load the backbone of a model in fp32; None with the reason where it cannot be a graph."""
     specs = trained.config.features
     if not specs or not trained.model.uses_image:
@@ -191,13 +166,14 @@ def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBac
     return loaded, ""
 
 
-def _manifest(
+def manifest_of(
     trained: TrainedModel,
     recorded: RecordedGraphs,
     files: dict[str, bytes],
     network: RecordableBackbone | None,
     no_backbone: str,
 ) -> Manifest:
+    """Describe the graphs of a model, and all files beside them; without a backbone, with the reason."""
     recipe, config = trained.recipe, trained.config
     features = tuple(
         FeatureInput(kind=spec.kind, shape=spec.shape, table=spec.name, fingerprint=spec.fingerprint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,19 +126,6 @@ def record_backbone(backbone: RecordableBackbone) -> bytes:
     pixels = torch.randint(256, (2, crops, size, size, 3), dtype=torch.uint8)
     with exporting(), torch.no_grad():
         return _export(_Backbone(backbone), {PIXELS: pixels}, [spec.kind for spec in backbone.specs], fold=True)
-
-
-def without_weights(graph: bytes, names: Container[str]) -> bytes:
-    """Remove the values of weights from a graph; their names remain."""
-    import onnx
-
-    model = onnx.load_model_from_string(graph)
-    for tensor in model.graph.initializer:
-        if tensor.name in names:
-            onnx.external_data_helper.set_external_data(tensor, location="weights")
-            tensor.ClearField("raw_data")
-    stripped: bytes = model.SerializeToString()
-    return stripped
 
 
 def batch_of(inputs: Mapping[str, Tensor]) -> Batch:

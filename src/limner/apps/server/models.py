@@ -14,6 +14,7 @@ from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSup
 from limner.apps.server.settings import ServerSettings
 from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
+from limner.hub.settings import HubSettings
 from limner.inference.image_searcher import JOINT, JointSpace
 from limner.inference.load import load
 from limner.runs.pretrained import (
@@ -247,7 +248,7 @@ def load_served_models(settings: ServerSettings) -> Models:
         named = [replace(translator, name=f"limner-{translator.name}") for translator in translators]
         loaded = [_load_built_in(settings), *named]
     models = Models(loaded)
-    if settings.hub.changed and not any(getattr(captioner, "changed", ()) for captioner in models.captioners):
+    if settings.hub != HubSettings() and not any(getattr(captioner, "changed", ()) for captioner in models.captioners):
         raise SettingsError(f"{settings.hub.changed[0]}: expected a captioner of the hub (--model), got none; add one")
     for alias in settings.aliases:
         models.add_alias(alias)
@@ -272,7 +273,7 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
 def _load_run(place: Path | str, settings: ServerSettings, *, encode_images: bool = True) -> ServedModel:
     run = Path(local_folder(place))
     hub: dict[str, Any] = {}
-    if settings.hub.changed and model_type(run) is not None:
+    if settings.hub != HubSettings() and model_type(run) is not None:
         from limner.hub.families import family_of
 
         hub = settings.hub.model_dump(exclude_defaults=True) if family_of(run).task == "describe" else {}

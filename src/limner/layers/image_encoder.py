@@ -111,7 +111,7 @@ def require_image_maps(shape: tuple[int, ...]) -> None:
     """Check that maps belong to an image, (C, H, W); SettingsError for the frames of videos, (L, C, H, W)."""
     if len(shape) != 3:
         raise SettingsError(
-            f"features.tables: this model reads the pixels of one image, got the pixels of {shape[0]} frames; use model "
+            f"features.tables: this model reads the pixels of one image, got {shape[0]} frames; use model "
             "'video_captioner', or a table of pooled features"
         )
 

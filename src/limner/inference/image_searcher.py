@@ -170,20 +170,17 @@ class ImageSearcher:
         """
         if not sentence.strip():
             raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
-        mentions = set(self.concepts.mentions(sentence))
+        mentions = [*dict.fromkeys(self.concepts.mentions(sentence))]
         self._check_words(sentence)
-        count, columns = len(mentions), [column for columns in mentions for column in columns]
         rates = np.asarray(self.concepts.file.rates)
         is_common = all(rates[list(alternatives)].max() >= COMMON_RATE for alternatives in mentions)
-        weight = 1.0 if is_common else max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count)
-        values = np.asarray(vectors, np.float32)
-        log_probs = self.concepts.log_probs(sentence, values)
-        is_doubtful = count and len(values) and log_probs.max() < count * math.log(TAG_PROBABILITY)
-        if is_doubtful and self.concepts.of_vectors(values, columns).max() < TAG_PROBABILITY:
+        weight = 1.0 if is_common else max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / len(mentions))
+        log_probs = self.concepts.log_probs(mentions, np.asarray(vectors, np.float32))
+        if log_probs.size and log_probs.max() < math.log(TAG_PROBABILITY):
             logger.warning(
                 f"nothing in '{shortened(sentence)}' is recognised for sure in an image; the closest images follow"
             )
-        scores = CONCEPT_WEIGHT * log_probs
+        scores = CONCEPT_WEIGHT * log_probs.sum(1)
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
 

@@ -7,6 +7,9 @@ left out of every training. A photograph is right for a query if it shows all it
 label of the pool is such a thing ('water bottle' is a bottle, and a ferry is a boat), or the teacher detects them with
 a score of at least 0.5. Precision is the share of right photographs among the first min(5, R), where R are right; a
 query for which none is right is left out.
+
+Queries for persons, in English and German, are searched in Flickr8k's 500 validation photographs, which are in
+`flickr8k/` of FOLDER. A photograph is right if two of its captions have the word.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +41,18 @@ QUERIES = {
     "a kitchen with a refrigerator": "refrigerator",
 }  # fmt: skip
 """The things of each query; a name of two words has a +."""
+PERSONS = {
+    "en": {"a skier": "ski(s|er|ers|ing)", "a surfer": "surf.*", "a cyclist": "bik.*|bicyc.*|cycl.*",
+           "a girl": "girls?", "a baby": "bab(y|ies)", "a rider": "rid(es?|ing|ers?)", "a boy": "boys?",
+           "a woman": "woman|lady", "a climber": "climb.*", "a swimmer": "sw[ai]m.*", "a snowboarder": "snowboard.*",
+           "a runner": "run.*", "a skateboarder": "skateboard.*", "children": "child.*|kids?", "women": "women|ladies"},
+    "de": {"ein Skifahrer": "ski(s|er|ers|ing)", "ein Surfer": "surf.*", "Radfahrer": "bik.*|bicyc.*|cycl.*",
+           "ein Baby": "bab(y|ies)", "Reiter": "horses?", "ein Mädchen": "girls?", "ein Junge": "boys?",
+           "eine Frau": "woman|lady", "ein Kletterer": "climb.*", "Schwimmer": "sw[ai]m.*", "ein Läufer": "run.*",
+           "Snowboarder": "snowboard.*", "Skateboarder": "skateboard.*", "Motorradfahrer": "motor(cycl|bik).*",
+           "zwei Leute reiten": "horses?"},
+}  # fmt: skip
+"""The words of captions that each query for persons asks for, as a regular expression, by language."""
 BOATS = {"ferry", "yawl", "watercraft", "canoe", "gondola", "speedboat", "lifeboat", "catamaran", "fireboat",
          "schooner", "trimaran", "ketch"}  # fmt: skip
 """Labels of the pool that are boats."""
@@ -68,18 +86,23 @@ def photographs(data: Path) -> dict[Path, set[str]]:
     return shown
 
 
-def main() -> None:
-    """Print the precision of each query, and the means."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with photographs/ and pool/")
-    shown, searcher = photographs(parser.parse_args().data), ImageSearcher()
-    paths = list(shown)
+def captions(data: Path) -> dict[Path, list[set[str]]]:
+    """Return the words of each caption of the validation photographs of Flickr8k."""
+    words = defaultdict(list)
+    for line in (data / "flickr8k" / "Flickr8k.token.txt").read_text("utf-8").splitlines():
+        name, sentence = line.split("\t")
+        words[name.split("#")[0]].append(set(sentence.lower().split()))
+    names = (data / "flickr8k" / "splits" / "val.txt").read_text("utf-8").split()
+    return {data / "flickr8k" / "images" / name: words[name] for name in names}
+
+
+def measure(searcher: ImageSearcher, paths: Sequence[Path], queries: Mapping[str, Callable[[Path], bool]]) -> None:
+    """Print the precision of each query, whose function says which photographs are right, and the means."""
     features = (searcher.features_of([searcher.read(path)])[0] for path in paths)
     vectors = np.stack([searcher.vector_of(values) for values in features])
     projected, precisions, firsts = searcher.project(vectors), [], []
-    for query, names in QUERIES.items():
-        needed = {name.replace("+", " ") for name in names.split()}
-        right = [needed <= shown[path] for path in paths]
+    for query, is_right in queries.items():
+        right = [is_right(path) for path in paths]
         if not any(right):
             continue
         best = np.argsort(-searcher.scores(query, vectors, projected), kind="stable")[: min(5, sum(right))]
@@ -88,6 +111,29 @@ def main() -> None:
         print(f"{query}\t{precisions[-1]:.2f}\t{', '.join(paths[row].name for row in best)}")
     print(f"{len(paths)} photographs, {len(firsts)} queries: precision {np.mean(precisions):.3f}, ", end="")
     print(f"first right {np.mean(firsts):.3f}")
+
+
+def shows(things_of: Mapping[Path, set[str]], names: str) -> Callable[[Path], bool]:
+    """Return whether a photograph shows all things of a query."""
+    needed = {name.replace("+", " ") for name in names.split()}
+    return lambda path: needed <= things_of[path]
+
+
+def describes(words: Mapping[Path, list[set[str]]], pattern: str) -> Callable[[Path], bool]:
+    """Return whether two captions of a photograph have a word."""
+    return lambda path: sum(any(re.fullmatch(pattern, word) for word in caption) for caption in words[path]) > 1
+
+
+def main() -> None:
+    """Measure the queries for things, and the queries for persons of each language."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with photographs/, pool/ and flickr8k/")
+    data = parser.parse_args().data
+    shown, words = photographs(data), captions(data)
+    measure(ImageSearcher(), list(shown), {query: shows(shown, names) for query, names in QUERIES.items()})
+    for lang, patterns in PERSONS.items():
+        queries = {query: describes(words, pattern) for query, pattern in patterns.items()}
+        measure(ImageSearcher(lang), list(words), queries)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
             known = [key for candidate in _settings_at(settings, parents)[1] for key in candidate.model_fields]
-            message = "unknown key" + (did_you_mean(str(last), known) or "; check the name")
+            message = "unknown key" + (did_you_mean(str(last), known) or f"; expected one of {', '.join(known)}")
         if detail["type"] == "union_tag_invalid":
             message = f"expected a name out of {detail['ctx']['expected_tags']}, found '{detail['ctx']['tag']}'"
         if detail["type"] in _CHOICES:

@@ -575,11 +575,11 @@ def test_unreadable_files_are_counted_among_all_files(photos, trained, command_l
     sidecar_path(photos / "z.gif").write_bytes(b"damaged")
     command = ("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
     status, _, errors = command_line(*command)
-    assert status == 1 and "2 of 4 files cannot be read" in errors
+    assert status == 1 and "2 of 4 files have errors" in errors
     assert "captions: 1 written, 1 kept" in errors
     (photos / "y.png").write_bytes(encoded("PNG"))
     sidecar_path(photos / "y.png").write_bytes(b"damaged")
-    assert "2 of 4 files cannot be read" in command_line(*command)[2]  # nothing is left to describe
+    assert "2 of 4 files have errors" in command_line(*command)[2]  # nothing is left to describe
 
 
 @pytest.mark.parametrize("kind", ["text", "csv", "jsonl", "json"])

@@ -297,7 +297,7 @@ def captioner(trained_on_colours, backbone_of):
     return Captioner([load_trained_model(trained_on_colours)], backbone_of())
 
 
-def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypatch):
+def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypatch, caplog):
     (plain,) = captioner.describe([RED], beam_size=4)
     assert plain[0].confidence is None and "red" in plain[0].text
     monkeypatch.setattr(captioner, "rules", colour_concepts())
@@ -319,8 +319,9 @@ def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypat
     (plain,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.text for caption in plain] == ["a photo of wood"] and plain[0].is_sure and not plain[0].tokens
     monkeypatch.setattr(captioner, "rules", colour_concepts(red=20))
-    (withheld,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
-    assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
+    (withheld,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999, max_length=1)
+    assert [(caption.display_text, caption.is_sure, caption.ended) for caption in withheld] == [("", False, False)]
+    assert not caplog.records
 
 
 def test_the_evidence_of_an_image_is_not_computed_for_each_hypothesis(captioner, colour_concepts, monkeypatch):

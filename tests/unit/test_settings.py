@@ -40,10 +40,7 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "training": {"metric": "blue4"}}, "did you mean 'bleu4'? (got 'blue4')"),
         ({"model": MRNN, "training": {"epohcs": 1}}, "training.epohcs: unknown key; did you mean 'epochs'?"),
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "momentun": 0}}}, "did you mean 'momentum'?"),
-        (
-            {"model": MRNN, "training": {"optimizer": {"name": "sgd", "weights_dcy": 0}}},
-            "weights_dcy: unknown key; check the name (got",
-        ),
+        ({"model": MRNN, "data": {"xyz": 0}}, "data.xyz: unknown key; expected one of lang, source_lang"),
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
         ({"model": {**MRNN, "dropout": 1.0}}, "model.dropout: expected a number from 0 and below 1 (got 1.0)"),

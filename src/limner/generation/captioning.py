@@ -142,7 +142,8 @@ class BaseCaptioner(ABC):
                 if isinstance(request.error, MediaError):
                     yield image, request.error
                 else:
-                    described, cut = described + 1, cut + (not request.sentences[0].ended)
+                    best = request.sentences[0]
+                    described, cut = described + 1, cut + (best.is_sure and not best.ended)
                     yield image, request.sentences
             done += len(batch)
         if log_cut_off and cut:

@@ -42,6 +42,8 @@ CONCEPT_WEIGHT = 0.5
 """
 MAX_CONCEPTS_ALONE = 2
 """Number of concepts up to which images are ranked by the concepts of a sentence alone."""
+COMMON_RATE = 0.2
+"""Rate of a concept, such as a person, that is in too many photographs to rank them alone."""
 TIE_WEIGHT = 1e-3
 """Weight of the cosine where the cosine only orders images of equal probability."""
 PROJECTION_BATCH_SIZE = 4096
@@ -154,8 +156,9 @@ class ImageSearcher:
             score(w, I) = lambda sum_c log p(c | I) + max(0.001, 1 - 2 / n) gamma s(w, I)
 
         One or two concepts, which were trained on more photographs of these things, rank the images alone, and the
-        cosine orders ties; for more concepts the cosine counts as well. Without a concept, the score is gamma s(w, I).
-        A query none of whose concepts has the probability `TAG_PROBABILITY` in any image is logged.
+        cosine orders ties; for more concepts the cosine counts as well. The cosine has the weight 1 where every
+        concept of w is common (a skier is a person), and where w names none. A query none of whose concepts
+        has the probability `TAG_PROBABILITY` in any image is logged.
 
         Args:
             sentence: the query w.
@@ -167,18 +170,17 @@ class ImageSearcher:
         """
         if not sentence.strip():
             raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
-        mentions = set(self.concepts.mentions(sentence))
+        mentions = [*dict.fromkeys(self.concepts.mentions(sentence))]
         self._check_words(sentence)
-        count, columns = len(mentions), [column for columns in mentions for column in columns]
-        weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
-        values = np.asarray(vectors, np.float32)
-        log_probs = self.concepts.log_probs(sentence, values)
-        is_doubtful = count and len(values) and log_probs.max() < count * math.log(TAG_PROBABILITY)
-        if is_doubtful and self.concepts.of_vectors(values, columns).max() < TAG_PROBABILITY:
+        rates = np.asarray(self.concepts.file.rates)
+        is_common = all(rates[list(alternatives)].max() >= COMMON_RATE for alternatives in mentions)
+        weight = 1.0 if is_common else max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / len(mentions))
+        log_probs = self.concepts.log_probs(mentions, np.asarray(vectors, np.float32))
+        if log_probs.size and log_probs.max() < math.log(TAG_PROBABILITY):
             logger.warning(
                 f"nothing in '{shortened(sentence)}' is recognised for sure in an image; the closest images follow"
             )
-        scores = CONCEPT_WEIGHT * log_probs
+        scores = CONCEPT_WEIGHT * log_probs.sum(1)
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
 

@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -299,14 +298,12 @@ class Concepts:
         values[np.isneginf(values)] = 0
         return self.calibration.search_weight * values
 
-    def log_probs(self, text: str, vectors: Vector) -> Vector:
-        """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
-        mentions = [*dict.fromkeys(self.mentions(text))]
+    def log_probs(self, mentions: Sequence[tuple[int, ...]], vectors: Vector) -> Vector:
+        """Compute log p(c | image) of the most probable concept of each mention, (N, n), of pooled features (N, D)."""
         columns = [column for alternatives in mentions for column in alternatives]
         log_probs = np.log(np.maximum(self.of_vectors(vectors, columns), FLOOR))  # (N, columns)
-        starts = np.cumsum([0, *map(len, mentions)])
-        parts = [log_probs[:, start:end].max(1) for start, end in pairwise(starts.tolist())]
-        return np.asarray(np.sum(parts, axis=0), np.float32) if parts else np.zeros(len(vectors), np.float32)
+        starts = np.cumsum([0, *map(len, mentions)])[:-1]
+        return np.maximum.reduceat(log_probs, starts, axis=1)
 
     def confidence(self, mentions: Sequence[tuple[int, ...]], probabilities: Vector) -> float:
         """Return the probability of the least probable thing among the `mentions` of a sentence; 0 without a thing."""

@@ -245,6 +245,6 @@ def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:
     for error in errors:
         print_error(error)
     if len(errors) > 1:
-        print_error(f"{len(errors):,} of {total:,} files cannot be read; the others are done")
+        print_error(f"{len(errors):,} of {total:,} files have errors; the others are done")
     if errors:
         raise typer.Exit(1)

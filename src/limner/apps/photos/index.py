@@ -22,7 +22,6 @@ from limner.files import locked
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
 from limner.inference.image_searcher import Searcher, open_searcher, unit
 from limner.media.image import ImageInput
-from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.storage.places import remove_unfinished
 
@@ -230,8 +229,8 @@ class FolderIndex:
             raise FolderError(
                 f"{self.folder}: cannot be read ({reason}); check its permissions"
                 if reason is not None
-                else f"{self.folder}: no image in this folder; nothing was changed: name a folder with images, such as "
-                f"{', '.join(sorted(IMAGE.suffixes)[:3])}, or make its disk available"
+                else f"{self.folder}: no image in this folder; nothing was changed: name a folder with JPEG, PNG or "
+                "other images, or make its disk available"
             )
         return scan
 

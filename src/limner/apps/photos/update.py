@@ -284,7 +284,7 @@ class Updater:
             captioner = captioner.with_features(features)
         with_tags = captioner.rules.tagger is not None
         captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
-        self._cut_off += sum(not best.ended for best, *_ in captions)
+        self._cut_off += sum(best.is_sure and not best.ended for best, *_ in captions)
         rows = []
         for image, (best, *_) in zip(images, captions, strict=True):
             caption, tags = best.text if best.is_sure else "", tuple(tag.word for tag in best.tags)

@@ -231,11 +231,12 @@ def search(
     prefixes: Sequence[Sequence[int]] | None = None,
     constraints: Sequence[Automaton] | None = None,
     trace: Trace | None = None,
+    bonus: Floats | None = None,
 ) -> list[list[Sentence]]:
     """Find the `n_best` sentences of every example, best first; see `Search` for arguments and errors."""
     if not ids:
         return []
-    running = Search(model, memory, ids, settings, prefixes, constraints, trace)
+    running = Search(model, memory, ids, settings, prefixes, constraints, trace, bonus)
     while (beam := running.beam) is not None:
         running.advance(*model.step(beam.last, beam.memory, beam.state))
     return running.results.n_best(ids)

@@ -80,12 +80,13 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     trace: Trace | None = None,
     constraints: Sequence[Automaton] | None = None,
+    bonus: Floats | None = None,
 ) -> list[list[Sentence]]:
     """Decode a batch without its targets by one model or an ensemble; see `limner.decoding.search.Search`."""
     ensemble = TorchModels(models, settings.precision, batch.target_in.device)
     if len(batch) == 0:
         return []
-    return search(ensemble, ensemble.encode_batch(batch), batch.ids, settings, prefixes, constraints, trace)
+    return search(ensemble, ensemble.encode_batch(batch), batch.ids, settings, prefixes, constraints, trace, bonus)
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

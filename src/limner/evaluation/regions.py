@@ -133,7 +133,7 @@ def _region_features(examples: Examples) -> RegionStore:
 
 def _by_model(model: TrainedModel, decoding: DecodingSettings) -> _Describe:
     def describe(item: Item, detected: DetectedRegions) -> list[RegionText]:
-        sentences = describe_regions(model, detected.codes, decoding)
+        sentences = describe_regions(model, detected, decoding)
         return [(sentence.text, sentence.tokenised(model.tokenizer)) for sentence in sentences]
 
     return describe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
-from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
+from limner.data.examples import Example, ImageFeatures, Item, StoredFeatures, collate, collate_features
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.decoding.torch_models import beam_search
-from limner.errors import CollectionError, RunError
+from limner.errors import CollectionError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import RegionStore, pixel_box
@@ -30,6 +30,7 @@ from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.fast import tree_log_probs
+from limner.runs.concepts import Vector, concepts_of, largest_of_words
 from limner.runs.trained_model import TrainedModel
 from limner.text.queries import require_words
 
@@ -134,7 +135,7 @@ class RegionCaptioner:
         for image, regions in zip(images, detected, strict=True):
             encoded = encoded_box(open_image(image).size, preprocessing)
             boxes = [pixel_box(box, encoded) for box in regions.boxes.tolist()]
-            texts = describe_regions(self.model, regions.codes, settings)
+            texts = describe_regions(self.model, regions, settings)
             captions.append(
                 [
                     RegionCaption(box, description.text, score, description.log_prob)
@@ -163,12 +164,37 @@ def detect_regions(
     min_confidence: float = 0.0,
 ) -> Iterator[DetectedRegions]:
     """Detect the regions of the images of items: at most `count` of each, of a confidence from `min_confidence` on."""
-    detector, device = require_detector(model), device_of(model.model)
+    detector, device, bonus_of = require_detector(model), device_of(model.model), _word_bonus(model)
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         batch = features.take(items[begin : begin + IMAGES_PER_BATCH])
-        for regions in detector.detect(collate_features(batch).to(device), count=count):
-            kept = regions.scores >= min_confidence
-            yield DetectedRegions(regions.boxes[kept], regions.scores[kept], regions.codes[kept])
+        detected = detector.detect(collate_features(batch).to(device), count=count)
+        for stored, (boxes, scores, codes, _) in zip(batch, detected, strict=True):
+            kept = scores >= min_confidence
+            yield DetectedRegions(boxes[kept], scores[kept], codes[kept], bonus_of(stored))
+
+
+def _word_bonus(model: TrainedModel) -> Callable[[StoredFeatures | None], Vector | None]:
+    """Return the function from the features of an image to `DetectedRegions.bonus`, None without concepts.
+
+    SettingsError if the model does not read the features that the concepts need.
+    """
+    weight = require_detector(model).settings.detection.concept_weight
+    if not weight:
+        return lambda stored: None
+    _, concepts = concepts_of(None, [spec for spec in model.config.features if spec.kind == "pooled"])
+    if concepts is None:
+        raise SettingsError(
+            "model.detection.concept_weight: concepts need pooled features of the built-in backbone "
+            "(efficientnet-lite2); add a table of them to features.tables, or set the weight to 0"
+        )
+    words = concepts.columns_of(model.tokenizer.spellings)
+
+    def bonus_of(stored: StoredFeatures | None) -> Vector | None:
+        if stored is None:
+            return None
+        return weight * largest_of_words(words, concepts.log_ratios(concepts.probabilities(stored)))
+
+    return bonus_of
 
 
 def locate_regions(
@@ -187,14 +213,18 @@ def locate_regions(
         yield LocatedRegions(item, detected, boxes.reshape(-1, 4))
 
 
-def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSettings) -> list[Sentence]:
-    """Generate a description of each region from its code, (R, D), as `detect_regions` returns them."""
+def describe_regions(model: TrainedModel, regions: DetectedRegions, settings: DecodingSettings) -> list[Sentence]:
+    """Generate the description of each region of an image; its log-probability excludes the bonus of its words."""
     sentences: list[Sentence] = []
-    for part in torch.split(codes, REGIONS_PER_BATCH) if len(codes) else ():
-        present = torch.ones(len(part), dtype=torch.bool, device=part.device)
-        batch = collate([Example(str(number)) for number in range(len(part))]).to(part.device)
-        batch = replace(batch, image=ImageFeatures(present, pooled=part))
-        sentences += [best.decoded(model.tokenizer) for best, *_ in beam_search([model.model], batch, settings)]
+    for codes in torch.split(regions.codes, REGIONS_PER_BATCH) if len(regions.codes) else ():
+        present = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+        batch = collate([Example(str(number)) for number in range(len(codes))]).to(codes.device)
+        batch = replace(batch, image=ImageFeatures(present, pooled=codes))
+        bonus = None if regions.bonus is None else np.tile(regions.bonus, (len(codes), 1))
+        for best, *_ in beam_search([model.model], batch, settings, bonus=bonus):
+            if regions.bonus is not None:
+                best = best._replace(log_prob=best.log_prob - float(regions.bonus[[*{*best.tokens}]].sum()))
+            sentences.append(best.decoded(model.tokenizer))
     return sentences
 
 
@@ -235,24 +265,21 @@ def retrieve_regions(
             f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
         )
     query = [model.tokenizer.encode(sentence)]
-    best: list[tuple[RetrievedRegion, Tensor]] = []  # with the code of the region
+    best: list[tuple[RetrievedRegion, DetectedRegions]] = []  # with the region alone
     located = locate_regions(model, items, features, count=REGIONS_PER_IMAGE, min_confidence=min_confidence)
     for done, (item, detected, boxes) in enumerate(located, 1):
         path = str(collection.image_path(item))
         scores = region_log_probs(model, detected.codes, query)[0].tolist()
-        best += [
-            (RetrievedRegion(item.id, path, (left, top, width, height), sentence, score, confidence, ""), code)
-            for (left, top, width, height), score, confidence, code in zip(
-                boxes.tolist(), scores, detected.scores.tolist(), detected.codes, strict=True
-            )
-        ]
-        best = sorted(best, key=lambda pair: -pair[0].score)[:count]
+        for row, ((left, top, width, height), score) in enumerate(zip(boxes.tolist(), scores, strict=True)):
+            one = slice(row, row + 1)
+            alone = DetectedRegions(detected.boxes[one], detected.scores[one], detected.codes[one], detected.bonus)
+            place = (item.id, path, (left, top, width, height))
+            best.append((RetrievedRegion(*place, sentence, score, float(detected.scores[row]), ""), alone))
+        best = sorted(best, key=lambda entry: -entry[0].score)[:count]
         if on_progress is not None:
             on_progress(done, len(items))
-    if not best:
-        return []
-    texts = describe_regions(model, torch.stack([code for _, code in best]), model.recipe.decoding)
-    return [region._replace(description=text.text) for (region, _), text in zip(best, texts, strict=True)]
+    texts = [describe_regions(model, alone, model.recipe.decoding)[0].text for _, alone in best]
+    return [region._replace(description=text) for (region, _), text in zip(best, texts, strict=True)]
 
 
 @torch.inference_mode()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, dropout, smooth_l1_loss
 
@@ -41,6 +43,7 @@ class DetectedRegions(NamedTuple):
     boxes: Tensor  # (R, 4): centre, width and height in fractions of the image
     scores: Tensor  # (R,): confidence, 0 to 1
     codes: Tensor  # (R, D): encoded regions, which `encode` takes as `pooled` features
+    bonus: NDArray[np.float32] | None = None  # (V,): bonus of each word in the search for descriptions
 
 
 class LossWeights(Settings):
@@ -59,7 +62,7 @@ class LossWeights(Settings):
 
 
 class DetectionSettings(Settings):
-    """Settings of the detection of regions at test time."""
+    """Settings of the detection and description of regions at test time."""
 
     proposals: Count = 300
     """Number of proposals that the recognition network receives."""
@@ -67,6 +70,9 @@ class DetectionSettings(Settings):
     """Largest IoU of two proposals."""
     final_nms: PositiveShare = 0.3
     """Largest IoU of two detected regions."""
+    concept_weight: Weight = 0.0
+    """Weight of the built-in captioner's concepts c in the search for descriptions: the first occurrence of a word in a
+    description adds `concept_weight` (log p(c | image) - log p(c)) of the concept that it names."""
 
 
 class DenseCaptionerSettings(ConditionalLMSettings):
@@ -91,7 +97,7 @@ class DenseCaptionerSettings(ConditionalLMSettings):
     loss_weights: LossWeights = LossWeights()
     """Weights of the five losses."""
     detection: DetectionSettings = DetectionSettings()
-    """Non-maximum suppression at test time."""
+    """Non-maximum suppression, and concepts in descriptions, at test time."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings(convnet_width=32)
     """Width of the convnet on pixels."""
 

@@ -263,8 +263,7 @@ class Concepts:
     def evidence_of_each(self, probabilities: Vector) -> Vector:
         """Compute the evidence of each concept for a sentence that names it, (C,), before `Calibration.weight`."""
         log_probs = np.log(np.maximum(probabilities, FLOOR))
-        ratios = np.clip(log_probs - np.log(np.maximum(self._rates, FLOOR)), -2.0, 1.5)
-        values: Vector = ratios * self.calibration.word_weight
+        values: Vector = np.clip(self.log_ratios(probabilities), -2.0, 1.5) * self.calibration.word_weight
         values[self.things] = log_probs[self.things] + self.calibration.margin
         return values
 
@@ -292,11 +291,11 @@ class Concepts:
 
     def bonus(self, words: WordColumns, probabilities: Vector) -> Vector:
         """Return the evidence for each of V words, 0 for a word that names nothing, times `search_weight`, (V,)."""
-        size, rows, columns = words
-        values: Vector = np.full(size, -np.inf, np.float32)
-        np.maximum.at(values, rows, self.evidence_of_each(probabilities)[columns])
-        values[np.isneginf(values)] = 0
-        return self.calibration.search_weight * values
+        return self.calibration.search_weight * largest_of_words(words, self.evidence_of_each(probabilities))
+
+    def log_ratios(self, probabilities: Vector) -> Vector:
+        """Compute log p(c | image) - log p(c) of probabilities (..., C)."""
+        return np.asarray(np.log(np.maximum(probabilities, FLOOR) / np.maximum(self._rates, FLOOR)))
 
     def log_probs(self, mentions: Sequence[tuple[int, ...]], vectors: Vector) -> Vector:
         """Compute log p(c | image) of the most probable concept of each mention, (N, n), of pooled features (N, D)."""
@@ -341,6 +340,15 @@ class Concepts:
         if any(column in names for names in self.mentions(text)):
             return []
         return [(self.file.concepts[column].sentence, probability)]
+
+
+def largest_of_words(words: WordColumns, values: Vector) -> Vector:
+    """Return the largest value (V,) of the concepts that each of V words may mean, of values (C,); 0 without one."""
+    size, rows, columns = words
+    largest: Vector = np.full(size, -np.inf, np.float32)
+    np.maximum.at(largest, rows, values[columns])
+    largest[np.isneginf(largest)] = 0
+    return largest
 
 
 def pooled_vector(features: StoredFeatures) -> Vector:

@@ -77,6 +77,7 @@ def translation(text, gates=None):
         "source": "en",
         "lang": "de",
         "translations": [caption(text)],
+        "out_of_domain": gates is None,
         "explanation": {
             "source": source,
             "target": [{"text": word, "log_prob": -0.3} for word in words],

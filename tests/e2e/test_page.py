@@ -290,6 +290,7 @@ def test_translation_with_and_without_the_image(open_page, fake, image):
     )
     expect(cards.nth(0).locator("button.word").nth(1)).to_contain_text("Schläger")
     expect(cards.nth(1).locator("button.word").nth(1)).to_contain_text("Fledermaus")
+    expect(cards.get_by_text("its translation is a guess")).to_have_count(1)
     assert ["image" in request for request in fake.requests] == [True, False]
     cards.nth(0).locator("button.word").nth(1).click()
     aligned = cards.nth(0).locator(".source .word").nth(1)

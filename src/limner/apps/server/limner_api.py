@@ -22,6 +22,7 @@ from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.service import EventStream, ServiceEngine
 from limner.apps.server.settings import ServerSettings
 from limner.generation.request import RuleOptions
+from limner.generation.sentences import is_outside_domain
 from limner.media.image import require_pixels
 from limner.storage.json_text import to_json
 
@@ -152,9 +153,14 @@ async def translate(body: schemas.TranslationRequest, engine: EngineOf, request:
 
     def response(*finals: FinalEvent) -> schemas.TranslationResponse:
         translations = [sentence_bodies(final) for final in finals]
-        shown = translations if texts is body.text else translations[0]
-        source, lang = served.source or "", generator.lang
-        return schemas.TranslationResponse(model=served.name, source=source, lang=lang, translations=shown)
+        guesses = [is_outside_domain(final.job.source_tokens or (), final.best) for final in finals]
+        return schemas.TranslationResponse(
+            model=served.name,
+            source=served.source or "",
+            lang=generator.lang,
+            translations=translations if texts is body.text else translations[0],
+            out_of_domain=guesses if texts is body.text else guesses[0],
+        )
 
     if body.stream:
         return sse_response(server_sent_events(streams[0], request.url.path, response), engine.settings)

@@ -202,6 +202,8 @@ class TranslationResponse(BaseModel):
     source: str
     lang: str
     translations: list[SentenceBody] | list[list[SentenceBody]]
+    out_of_domain: bool | list[bool]
+    """Whether the sentence is unlike the training sentences, so that its translation is a guess."""
     explanation: SentenceExplanation | None = None
 
 

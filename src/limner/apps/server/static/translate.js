@@ -6,6 +6,8 @@ import { dataUrl, ImageInput } from "./image_input.js";
 import { announce, command, copy, element, Status } from "./parts.js";
 import { describe, gridOf, wordButton, wordsOf } from "./tokens.js";
 
+const GUESS = "The sentence is unlike the sentences of the training: its translation is a guess.";
+
 export class TranslateView {
   #stop = null;
 
@@ -47,6 +49,7 @@ export class TranslateView {
     select.replaceChildren(...models.map((model) =>
       element("option", { value: model.id, textContent: `${model.id}: ${model.source} to ${model.languages.join(", ")}` })));
     select.closest(".setting").hidden = models.length < 2;
+    this.input.root.hidden = !models.some((model) => model.uses_image);
   }
 
   /** Take over the image of another view, if there is none here. */
@@ -108,7 +111,8 @@ export class TranslateView {
     copied.setAttribute("aria-label", `Copy the translation, ${title.toLowerCase()}`);
     const gates = explanation?.gate && title === "With the image" ? gateList(words) : null;
     const detail = element("p", { className: "detail quiet" });
-    const card = element("article", { className: "card translation" }, element("h3", { textContent: title }), source, target, detail,
+    const guess = result.out_of_domain ? element("p", { className: "quiet", textContent: GUESS }) : null;
+    const card = element("article", { className: "card translation" }, element("h3", { textContent: title }), source, target, guess, detail,
       element("p", { className: "buttons" }, copied), gates, explanation?.alignment ? matrix(explanation, words) : null);
     const bar = new WordBar(target, (button) => {
       const shown = button ? bar.words.indexOf(button) : -1;

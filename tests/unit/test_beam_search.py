@@ -109,6 +109,12 @@ def assert_same(hypotheses, expected):
         assert ours.score == pytest.approx(theirs.score, abs=1e-9)
 
 
+def repeats(tokens, size):
+    """Whether the last n-gram of `size` tokens occurs before; never for size 0."""
+    ngrams = [tokens[begin : begin + size] for begin in range(len(tokens) - size + 1)]
+    return size > 0 and ngrams[-1:] and ngrams[-1] in ngrams[:-1]
+
+
 def plain_beam(table, settings, prefix=()):
     """Beam search of one example with plain lists.
 
@@ -128,6 +134,7 @@ def plain_beam(table, settings, prefix=()):
             (total + table[(PAD, BOS, *tokens)[-2]][(BOS, *tokens)[-1]][word], (*tokens, word))
             for total, tokens in live
             for word in words
+            if length < len(prefix) or not repeats((*tokens, word), settings.no_repeat_ngram_size)
         ]
         after = sorted(after, reverse=True)[: 2 * settings.beam_size if settings.beam_size > 1 else 1]
         ends = [one for one in after[: settings.beam_size] if one[1][-1] == EOS]
@@ -154,7 +161,15 @@ def plain_beam(table, settings, prefix=()):
 @pytest.mark.parametrize("prefixes", [[(), (), ()], [(), (4,), (5, 6)], [(4,), (5,), (6, 3)]], ids=str)
 @pytest.mark.parametrize(
     "rules",
-    [{}, {"length_penalty": 1.0}, {"min_length": 2, "ban_unknown": True}, {"max_length": 2}, {"n_best": 1}],
+    [
+        {},
+        {"length_penalty": 1.0},
+        {"min_length": 2, "ban_unknown": True},
+        {"max_length": 2},
+        {"n_best": 1},
+        {"no_repeat_ngram_size": 1, "min_length": 3},
+        {"no_repeat_ngram_size": 2, "min_length": 6},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("beam_size", [2, 3, 5])  # two of 7 words come twice at the first step, and five do not

@@ -55,7 +55,9 @@ def sentences(captions):
     return [[one.text for one in n_best] for n_best in captions]
 
 
-@pytest.mark.parametrize("decoding", [{}, {"beam_size": 3, "n_best": 3, "length_penalty": 1.0}, {"min_length": 6}])
+@pytest.mark.parametrize(
+    "decoding", [{}, {"beam_size": 3, "n_best": 3, "length_penalty": 1.0}, {"min_length": 6, "no_repeat_ngram_size": 2}]
+)
 def test_captions_are_those_of_the_run(trained, exported, images, decoding):
     expected = Captioner.load(trained).describe(images, prefixes=["look"] * len(images), **decoding)
     captions = limner.load(exported).describe(images, prefixes=["look"] * len(images), batch_size=3, **decoding)

@@ -48,6 +48,9 @@ class NextTokens(Protocol):
     def exclude(self, tokens: Tokens) -> None:
         """Set the values of tokens (C,) to -inf."""
 
+    def exclude_at(self, n: Tokens, k: Tokens, tokens: Tokens) -> None:
+        """Set the value of a token (R,) of each hypothesis k (R,) of example n (R,) to -inf."""
+
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         """Set the values of examples `rows` (R,) to -inf, except for `tokens` (R,), which get `values` (R, K)."""
 
@@ -86,6 +89,9 @@ class NumpyNextTokens:
 
     def exclude(self, tokens: Tokens) -> None:
         self.values[:, :, tokens] = -math.inf
+
+    def exclude_at(self, n: Tokens, k: Tokens, tokens: Tokens) -> None:
+        self.values[n, k, tokens] = -math.inf
 
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         self.values[rows] = -math.inf

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from limner.decoding.automaton import Automaton
@@ -182,7 +183,7 @@ class Search:
         return sorted(results, key=lambda hypothesis: -hypothesis.score)
 
     def _exclude(self, next_tokens: NextTokens, beam: Beam) -> None:
-        """Exclude tokens that differ from the prefix, an early end, special and banned tokens."""
+        """Exclude tokens that differ from the prefix, an early end, special and banned tokens, and repeated n-grams."""
         length, prefixes = beam.length, [self._prefixes[example] for example in beam.live]
         rows = [n for n, prefix in enumerate(prefixes) if length < len(prefix)]
         if rows:
@@ -191,6 +192,8 @@ class Search:
             of_all[rows] = forced[:, None, None]
             values = next_tokens.gather(of_all)[rows, :, 0]
         next_tokens.exclude(self._banned_early if length < self.settings.min_length else self._banned)
+        if 0 < self.settings.no_repeat_ngram_size <= length:
+            next_tokens.exclude_at(*_repetitions(beam.tokens, self.settings.no_repeat_ngram_size))
         if rows:
             next_tokens.force(np.array(rows), forced, values)
 
@@ -262,6 +265,17 @@ def _require_memory(needed: int, model: StepModel, count: int, settings: Decodin
         "lower beam_size (--beam-size), or the number of inputs in a batch (--batch-size)",
         model.free_memory,
     )
+
+
+def _repetitions(tokens: Tokens, size: int) -> tuple[Tokens, Tokens, Tokens]:
+    """Find the tokens that would end an n-gram of `size` tokens again, of hypotheses (N, K, T).
+
+    Returns the example, the hypothesis and the token of each, (R,).
+    """
+    ngrams = sliding_window_view(tokens, size, axis=2)  # (N, K, T - size + 1, size)
+    last = tokens[:, :, tokens.shape[2] - size + 1 :]  # (N, K, size - 1)
+    n, k, position = (ngrams[..., :-1] == last[:, :, None]).all(-1).nonzero()
+    return n, k, ngrams[n, k, position, -1]
 
 
 def _start(

@@ -126,6 +126,9 @@ class TorchNextTokens:
     def exclude(self, tokens: Tokens) -> None:
         self.values.index_fill_(2, self._tensor(tokens), -math.inf)
 
+    def exclude_at(self, n: Tokens, k: Tokens, tokens: Tokens) -> None:
+        self.values[self._tensor(n), self._tensor(k), self._tensor(tokens)] = -math.inf
+
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         chosen = self._tensor(rows)
         self.values[chosen] = -math.inf

@@ -194,6 +194,7 @@ class SelfCritical:
         is_bf16 = self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed"
         precision = "bf16" if is_bf16 else "fp32"  # so that sentences are drawn from the distribution that is trained
         changes = {"beam_size": count, "n_best": count, "sample": sample, "precision": precision}
+        changes["no_repeat_ngram_size"] = 0  # no part of the distribution that is trained
         return self.run.trained.recipe.decoding.model_copy(update=changes)
 
     def _decode(self, model: Model, batch: Batch, settings: DecodingSettings) -> list[list[Sentence]]:

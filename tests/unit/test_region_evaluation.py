@@ -13,6 +13,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence, Region
 from limner.data.languages import RegionItem, TargetLanguage, region_items
+from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
@@ -21,7 +22,14 @@ from limner.evaluation.validate import validate
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.store import RegionStore, pixel_box, relative_box
-from limner.inference.regions import RegionCaptioner, retrieve_regions
+from limner.inference.features import open_features
+from limner.inference.regions import (
+    RegionCaptioner,
+    describe_regions,
+    detect_regions,
+    region_log_probs,
+    retrieve_regions,
+)
 from limner.metrics.base import MetricUnavailable, Score
 from limner.metrics.dense_captioning import DenseCaptions, localisation_score, match
 from limner.runs.recipe import Recipe
@@ -334,6 +342,28 @@ def test_regions_of_low_confidence_are_left_out(collection, run):
     captioner = RegionCaptioner.load(run)
     (found,), (kept,) = captioner.describe([image]), captioner.describe([image], min_confidence=bound)
     assert [one.box for one in kept] == [one.box for one in found if one.score >= bound]
+
+
+def test_words_of_descriptions_have_a_bonus_that_is_no_part_of_their_probability(collection, run):
+    model = load_trained_model(run)
+    (regions,) = detect_regions(model, collection.items("test")[:1], open_features(model, collection), count=3)
+    assert regions.bonus is None
+    bonus = np.zeros(len(model.tokenizer), np.float32)
+    bonus[model.tokenizer.token_id("tree")] = 50
+    described = describe_regions(model, regions._replace(bonus=bonus), DecodingSettings(beam_size=8, max_length=3))
+    assert all(description.tokens.count(model.tokenizer.token_id("tree")) for description in described)
+    log_probs = region_log_probs(model, regions.codes, [description.tokens for description in described])
+    ended = [row for row, description in enumerate(described) if description.ended]  # the end has a probability as well
+    expected = [float(log_probs[row, row]) for row in ended]
+    assert [described[row].log_prob for row in ended] == pytest.approx(expected, abs=1e-4)
+    assert ended
+
+
+def test_concepts_need_features_of_the_built_in_backbone(collection, tmp_path):
+    recipe = {**RECIPE, "model": {**MODEL, "detection": {"concept_weight": 0.5}}}
+    captioner = RegionCaptioner.load(train(Recipe.model_validate(recipe), collection, tmp_path / "run"))
+    with pytest.raises(SettingsError, match=r"concept_weight: concepts need pooled features of the built-in backbone"):
+        captioner.describe([collection.image_path(collection.items("test")[0])])
 
 
 def test_a_model_without_regions_is_refused(collection, tmp_path):

@@ -108,7 +108,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def shortened(text: str, length: int = 60) -> str:
-    """Return a text for a message, truncated to `length` characters."""
+    """Return a text for a message, truncated after `length` characters."""
     return text if len(text) <= length else f"{text[:length]}…"
 
 

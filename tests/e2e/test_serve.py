@@ -42,7 +42,7 @@ def test_captions_and_translations_are_those_of_the_command_line(runs):
     image = runs.image.read_bytes()
     with serving("--model", runs.captioner, "--model", runs.translator) as (client, process):
         described = client.post("/v1/describe", files={"image": image}, data={"beam_size": "3"}).json()
-        body = {"text": ["There is a red ball in the room.", ""], "beam_size": 2}
+        body = {"text": ["There is a red ball in the room.", "", "qwert asdf"], "beam_size": 2}
         translated = client.post("/v1/translate", json=body).json()
         one = client.post("/v1/translate", json={"text": body["text"][0], "explain": True}).json()
         process.send_signal(signal.SIGINT)
@@ -53,6 +53,7 @@ def test_captions_and_translations_are_those_of_the_command_line(runs):
     assert [[text["text"] for text in each] for each in translated["translations"]] == [
         [text.text for text in each] for each in expected
     ]
+    assert translated["out_of_domain"][2] is True and one["out_of_domain"] is translated["out_of_domain"][0]
     words = len(one["explanation"]["target"])
     assert [len(row) for row in one["explanation"]["alignment"]] == [len(one["explanation"]["source"])] * words
     assert process.returncode == 130 and "interrupted" not in log  # Ctrl-C is the usual end

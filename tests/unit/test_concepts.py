@@ -19,7 +19,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError, SettingsError
 from limner.generation.request import RuleOptions
-from limner.generation.rules import CaptionRules, consensus
+from limner.generation.rules import CaptionRules, consensus, repeats_a_word
 from limner.inference.captioner import Captioner
 from limner.inference.load import load
 from limner.inference.scorer import Scorer
@@ -376,6 +376,19 @@ def test_articles_before_vowels(text, expected):
     concepts = concepts_with()
     corrected = CaptionRules(concepts, concepts)._with_articles(request, caption)
     assert corrected.text == " ".join(words[token] for token in corrected.tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ein kleiner kleiner Hund", True),
+        ("a dog and a dog", False),
+        ("Frauen, die die Straße überqueren", False),
+        ("一只狗狗", False),
+    ],
+)
+def test_a_word_that_follows_itself(text, expected):
+    assert repeats_a_word(text) is expected
 
 
 def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):

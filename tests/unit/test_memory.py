@@ -107,8 +107,9 @@ def test_the_memory_of_a_training_by_hand():
         assert estimate_memory(model, settings, examples) == (4 * 92 * copies, 4 * 8 * (2 * 9 + 13))
 
 
-def test_a_beam_and_a_working_memory_that_do_not_fit_are_refused(little_memory):
+def test_a_beam_and_a_working_memory_that_do_not_fit_are_refused(little_memory, monkeypatch):
     model = NGram(NGramSettings(), ModelInputs(10_000))
+    monkeypatch.setattr("limner.decoding.torch_models.available_memory", lambda device=None: GIB)
     with pytest.raises(ResourceError, match=r"beams of 10,000 hypotheses for 1 inputs: .*; lower beam_size"):
         beam_search([model], collate([Example("a", ())]), DecodingSettings(beam_size=10_000))
     with pytest.raises(ResourceError, match=r"lower the budget \(--memory\)"):

@@ -124,7 +124,7 @@ def make_run(folder):
                     {"id": "item-01", "image": images[1], "rank": 2, "top": [{"text": EVIL, "right": True}]}
                 ],
                 "text_to_image": [{"text": EVIL, "rank": 3, "image_id": "item-02", "top": retrieved}],
-                "curves": {"image_to_text": [[0, 0], [0.1, 0.7], [1, 1]], "text_to_image": []},
+                "curves": {"image_to_text": [[0, 0], [1, 1]]},  # of older versions, which stored them
             },
         }
     ).save(folder / "evaluation" / "test.json")

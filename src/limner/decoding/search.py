@@ -34,10 +34,10 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 Memory = Any
 """Tensors that are constant while sentences are generated, a row for each example."""
-BYTES_PER_TOKEN = 24
-"""Memory of a hypothesis for each token of the vocabulary; measured with the built-in captioner: 38 to 133."""
 State = Any
 """Recurrent state between two steps, a row for each hypothesis."""
+BYTES_PER_TOKEN = 24
+"""Bytes of a hypothesis for each token of the vocabulary, a lower bound: the built-in captioner takes 38 to 133."""
 
 
 class StepModel(Protocol):
@@ -268,9 +268,9 @@ def _require_memory(needed: int, model: StepModel, count: int, settings: Decodin
 
 
 def _repetitions(tokens: Tokens, size: int) -> tuple[Tokens, Tokens, Tokens]:
-    """Find the tokens that would end an n-gram of `size` tokens again, of hypotheses (N, K, T).
+    """Return the tokens that would complete an n-gram of `size` tokens a second time, of hypotheses (N, K, T).
 
-    Returns the example, the hypothesis and the token of each, (R,).
+    These are the examples, the hypotheses and the token ids, each (R,).
     """
     ngrams = sliding_window_view(tokens, size, axis=2)  # (N, K, T - size + 1, size)
     last = tokens[:, :, tokens.shape[2] - size + 1 :]  # (N, K, size - 1)

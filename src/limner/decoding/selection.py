@@ -32,8 +32,8 @@ def normalised_log_prob(log_prob: float, length: int, exponent: float) -> float:
 def must_include_error(id_: str) -> SettingsError:
     """Return the error of an example for which every sentence with its `must_include` has probability zero."""
     return SettingsError(
-        f"must_include of example '{id_}': every sentence with these words has probability zero under the model; give "
-        "other words"
+        f"must_include of example '{id_}': every sentence with these words has probability zero under the model and "
+        "the decoding settings; give other words"
     )
 
 

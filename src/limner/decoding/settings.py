@@ -51,8 +51,8 @@ class DecodingSettings(Settings):
     max_length: Length = 50
     """Maximum length in tokens, the prefix included; longer sentences are cut off."""
     no_repeat_ngram_size: LengthOrNone = 0
-    """Number n of tokens of the n-grams that a sentence contains once at most, as in transformers; 0: no limit. Without
-    effect on phrase-based translation."""
+    """Size n of the n-grams that occur at most once in a sentence, as in transformers; 0: no limit. A prefix may repeat
+    them."""
     ban_unknown: bool = False
     """Whether <unk> is never generated; a prefix may contain it."""
     precision: Literal["fp32", "bf16"] = "fp32"

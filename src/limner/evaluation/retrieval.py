@@ -43,7 +43,7 @@ class RetrievalSettings(NamedTuple):
     seed: int = 1
     """Seed of the queries in the report."""
     exact: bool = False
-    """Whether all pairs are scored in float32."""
+    """Whether retrieval is computed in float32 even where bfloat16 is faster."""
 
 
 def evaluate_retrieval(

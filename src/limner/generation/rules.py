@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from limner.text.tokenizer import Tokenizer
 
 ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
 """Article before a word that is pronounced with a vowel."""
+PRONOUNS = ("der", "die", "das", "den", "dem")
+"""German relative pronouns, which an equal article may follow."""
 LONGEST_NGRAM = 4
 """Number of words of the longest n-grams in the comparison of hypotheses."""
 
@@ -155,10 +157,17 @@ class CaptionRules:
         if evidence is not None:
             score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, request.exponent)
             score += concepts.evidence(mentions, evidence)
-        words = concepts.split(caption.text)
-        if any(map(operator.eq, words, words[1:])):  # 'a small small dog'
+        if repeats_a_word(caption.text):
             confidence = 0.0
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
+
+
+def repeats_a_word(text: str) -> bool:
+    """Whether a word follows itself: 'a small small dog', but not 'Frauen, die die Straße überqueren'.
+
+    Chinese text, whose words repeat characters, has no spaces between words, and is never repeated.
+    """
+    return any(word == following not in PRONOUNS for word, following in pairwise(text.lower().split()))
 
 
 def consensus(texts: Sequence[Sequence[str]], scores: Sequence[float]) -> Floats:

@@ -32,7 +32,7 @@ from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.text.tokenizer import Tokenizer
 
-TRANSLATION_BATCH_SIZE = 32
+TRANSLATION_BATCH_SIZE = 64
 """Default number of sentences that are translated together."""
 
 
@@ -44,7 +44,7 @@ class BaseTranslator(ABC):
     source_tokenizer: Tokenizer
     """Tokenizer of the sentences that are translated."""
     max_source_tokens: int = MAX_SOURCE_TOKENS
-    """Largest number of tokens of such a sentence."""
+    """Maximum number of tokens of a source sentence."""
     decoding: DecodingSettings
     """Default decoding settings."""
     uses_image: bool

@@ -39,6 +39,7 @@ READ = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "bad_words_ids"),
     *("suppress_tokens", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "early_stopping"),
     *("length_penalty", "do_sample", "temperature", "top_k", "top_p", "use_cache", "forced_eos_token_id"),
+    "no_repeat_ngram_size",
     *("transformers_version", "_from_model_config", "output_attentions", "output_hidden_states"),
 }
 """Settings of `generation_config` that are read, or whose difference is documented; all others are logged."""
@@ -205,6 +206,7 @@ class HubNetwork(HubModel):
         stop = "full" if settings.early_stopping is True else "improve"
         decoding = {"beam_size": settings.num_beams or 1, "length_penalty": max(0.0, penalty), "stop": stop}
         decoding |= {"max_length": longest, "min_length": min(least, longest)}
+        decoding |= {"no_repeat_ngram_size": settings.no_repeat_ngram_size or 0}
         decoding |= {"sample": sample if settings.do_sample else None}
         return DecodingSettings.parse(decoding, where=f"{self.folder}: generation_config")
 

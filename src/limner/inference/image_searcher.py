@@ -41,7 +41,7 @@ CONCEPT_WEIGHT = 0.5
 """Weight of the concepts, beside gamma s(w, I); chosen on Flickr8k's validation split and the validation photographs.
 """
 MAX_CONCEPTS_ALONE = 2
-"""Number of concepts up to which images are ranked by the concepts of a sentence alone."""
+"""Number of concepts up to which the concepts of a sentence alone rank images, unless all are common."""
 COMMON_RATE = 0.2
 """Rate of a concept, such as a person, that is in too many photographs to rank them alone."""
 TIE_WEIGHT = 1e-3
@@ -153,12 +153,12 @@ class ImageSearcher:
 
         With the n concepts c that w names, lambda = `CONCEPT_WEIGHT` and the cosine s of the joint space,
 
-            score(w, I) = lambda sum_c log p(c | I) + max(0.001, 1 - 2 / n) gamma s(w, I)
+            score(w, I) = lambda sum_c log p(c | I) + a(w) gamma s(w, I)
 
-        One or two concepts, which were trained on more photographs of these things, rank the images alone, and the
-        cosine orders ties; for more concepts the cosine counts as well. The cosine has the weight 1 where every
-        concept of w is common (a skier is a person), and where w names none. A query none of whose concepts
-        has the probability `TAG_PROBABILITY` in any image is logged.
+        where a(w) is 1 if every concept of w is common (a skier is a person) or w names none, else
+        max(0.001, 1 - 2 / n). One or two concepts, which were trained on more photographs of these things, rank the
+        images alone, and the cosine orders ties; for more concepts the cosine counts as well. A query none of whose
+        concepts has the probability `TAG_PROBABILITY` in any image is logged.
 
         Args:
             sentence: the query w.

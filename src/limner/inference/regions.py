@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,16 +21,18 @@ from limner.decoding.torch_models import beam_search
 from limner.errors import CollectionError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
+from limner.features.spec import FeatureSpec
 from limner.features.store import RegionStore, pixel_box
 from limner.inference.base import load_models
 from limner.inference.features import BackboneFeatures, new_item, open_features
 from limner.media.image import ImageInput, open_image
-from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
-from limner.models.protocols import device_of
+from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings, DetectedRegions
+from limner.models.protocols import ConditionalLMSettings, device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.fast import tree_log_probs
-from limner.runs.concepts import Vector, concepts_of, largest_of_words
+from limner.runs.concepts import Concepts, Vector, largest_of_words
+from limner.runs.pretrained import pretrained_languages, pretrained_run
 from limner.runs.trained_model import TrainedModel
 from limner.text.queries import require_words
 
@@ -174,20 +176,12 @@ def detect_regions(
 
 
 def _word_bonus(model: TrainedModel) -> Callable[[StoredFeatures | None], Vector | None]:
-    """Return the function from the features of an image to `DetectedRegions.bonus`, None without concepts.
-
-    SettingsError if the model does not read the features that the concepts need.
-    """
-    weight = require_detector(model).settings.detection.concept_weight
-    if not weight:
-        return lambda stored: None
-    _, concepts = concepts_of(None, [spec for spec in model.config.features if spec.kind == "pooled"])
+    """Return the function from the features of an image to `DetectedRegions.bonus`; errors as `require_concepts`."""
+    settings = require_detector(model).settings
+    concepts = require_concepts(settings, model.config.features, model.recipe.data.lang)
     if concepts is None:
-        raise SettingsError(
-            "model.detection.concept_weight: concepts need pooled features of the built-in backbone "
-            "(efficientnet-lite2); add a table of them to features.tables, or set the weight to 0"
-        )
-    words = concepts.columns_of(model.tokenizer.spellings)
+        return lambda stored: None
+    weight, words = settings.detection.concept_weight, concepts.columns_of(model.tokenizer.spellings)
 
     def bonus_of(stored: StoredFeatures | None) -> Vector | None:
         if stored is None:
@@ -195,6 +189,22 @@ def _word_bonus(model: TrainedModel) -> Callable[[StoredFeatures | None], Vector
         return weight * largest_of_words(words, concepts.log_ratios(concepts.probabilities(stored)))
 
     return bonus_of
+
+
+def require_concepts(settings: ConditionalLMSettings, specs: Iterable[FeatureSpec], lang: str) -> Concepts | None:
+    """Return the concepts that a dense captioner of some features and a language reads; None without a weight.
+
+    SettingsError without a built-in captioner of the language, or without the pooled features that its concepts need.
+    """
+    if not isinstance(settings, DenseCaptionerSettings) or not settings.detection.concept_weight:
+        return None
+    concepts = Concepts.load(pretrained_run(lang)) if lang in pretrained_languages() else None
+    if concepts is None or not concepts.reads(spec for spec in specs if spec.kind == "pooled"):
+        raise SettingsError(
+            f"model.detection.concept_weight: concepts need a built-in captioner of the language '{lang}' and a table "
+            "of pooled features of its backbone (efficientnet-lite2) in features.tables; add it, or set the weight to 0"
+        )
+    return concepts
 
 
 def locate_regions(
@@ -265,20 +275,20 @@ def retrieve_regions(
             f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
         )
     query = [model.tokenizer.encode(sentence)]
-    best: list[tuple[RetrievedRegion, DetectedRegions]] = []  # with the region alone
+    best: list[tuple[RetrievedRegion, DetectedRegions]] = []  # and its detection, as a batch of one region
     located = locate_regions(model, items, features, count=REGIONS_PER_IMAGE, min_confidence=min_confidence)
     for done, (item, detected, boxes) in enumerate(located, 1):
         path = str(collection.image_path(item))
         scores = region_log_probs(model, detected.codes, query)[0].tolist()
         for row, ((left, top, width, height), score) in enumerate(zip(boxes.tolist(), scores, strict=True)):
-            one = slice(row, row + 1)
-            alone = DetectedRegions(detected.boxes[one], detected.scores[one], detected.codes[one], detected.bonus)
-            place = (item.id, path, (left, top, width, height))
-            best.append((RetrievedRegion(*place, sentence, score, float(detected.scores[row]), ""), alone))
+            rows = slice(row, row + 1)
+            region = DetectedRegions(detected.boxes[rows], detected.scores[rows], detected.codes[rows], detected.bonus)
+            location = (item.id, path, (left, top, width, height))
+            best.append((RetrievedRegion(*location, sentence, score, float(detected.scores[row]), ""), region))
         best = sorted(best, key=lambda entry: -entry[0].score)[:count]
         if on_progress is not None:
             on_progress(done, len(items))
-    texts = [describe_regions(model, alone, model.recipe.decoding)[0].text for _, alone in best]
+    texts = [describe_regions(model, region, model.recipe.decoding)[0].text for _, region in best]
     return [region._replace(description=text) for (region, _), text in zip(best, texts, strict=True)]
 
 

@@ -48,7 +48,7 @@ def search_translations(
     model = models[0].model
     assert isinstance(model, PhraseBased) and models[0].source_tokenizer is not None
     name, default = models[0].recipe.model.name, DecodingSettings()
-    unused = ("length_penalty", "min_length", "max_length", "ban_unknown", "sample")
+    unused = ("length_penalty", "min_length", "max_length", "no_repeat_ngram_size", "ban_unknown", "sample")
     if changed := [setting for setting in unused if getattr(settings, setting) != getattr(default, setting)]:
         raise SettingsError(
             f"decoding.{changed[0]}: model '{name}' has a search of its own, without this setting; leave it out (it "

@@ -53,7 +53,7 @@ class Translator(TextGenerator, BaseTranslator):
     def check(
         self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage = "refuse"
     ) -> tuple[list[list[int]], Sequence[ImageInput | None]]:
-        """Check as `BaseTranslator`; SettingsError also for images, if the backbone was not loaded."""
+        """Check sentences and images; SettingsError also for an image if the backbone was not loaded."""
         sources, images = super().check(sentences, images, missing)
         if self.backbone is None and any(image is not None for image in images):
             raise SettingsError("images need the backbone: load the translator with encode_images=True")

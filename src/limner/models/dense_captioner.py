@@ -71,8 +71,9 @@ class DetectionSettings(Settings):
     final_nms: PositiveShare = 0.3
     """Largest IoU of two detected regions."""
     concept_weight: Weight = 0.0
-    """Weight of the built-in captioner's concepts c in the search for descriptions: the first occurrence of a word in a
-    description adds `concept_weight` (log p(c | image) - log p(c)) of the concept that it names."""
+    """Weight of the concepts c of the built-in captioner of the language in the search for descriptions: the first
+    occurrence of a word in a description adds `concept_weight` (log p(c | image) - log p(c)) of the concept that it
+    names."""
 
 
 class DenseCaptionerSettings(ConditionalLMSettings):

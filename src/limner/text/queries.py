@@ -19,6 +19,7 @@ LANGUAGE_NAMES: dict[str, str] = _DATA["names"]
 FUNCTION_WORDS: dict[str, str] = _DATA["function_words"]
 """Articles, prepositions, conjunctions, pronouns and auxiliary verbs of the built-in models' languages."""
 WORDS_SHOWN = 5
+"""Maximum number of words in a message."""
 
 
 def language_name(lang: str) -> str:

@@ -153,7 +153,12 @@ async def translate(body: schemas.TranslationRequest, engine: EngineOf, request:
 
     def response(*finals: FinalEvent) -> schemas.TranslationResponse:
         translations = [sentence_bodies(final) for final in finals]
-        guesses = [is_outside_domain(final.job.source_tokens or (), final.best) for final in finals]
+        guesses = [
+            final.job.decoding.sample is None
+            and final.job.constraint is None
+            and is_outside_domain(final.job.source_tokens or (), final.best)
+            for final in finals
+        ]
         return schemas.TranslationResponse(
             model=served.name,
             source=served.source or "",

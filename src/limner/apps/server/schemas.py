@@ -203,7 +203,8 @@ class TranslationResponse(BaseModel):
     lang: str
     translations: list[SentenceBody] | list[list[SentenceBody]]
     out_of_domain: bool | list[bool]
-    """Whether the sentence is unlike the training sentences, so that its translation is a guess."""
+    """Whether the sentence is unlike the training sentences, so that its translation is a guess: many of its words are
+    unknown, or the translation is improbable. False for samples and with `must_include`."""
     explanation: SentenceExplanation | None = None
 
 

@@ -19,11 +19,11 @@ from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError, SettingsError
 from limner.generation.request import RuleOptions
-from limner.generation.rules import CaptionRules, consensus, repeats_a_word
+from limner.generation.rules import REPEATED_WORD, CaptionRules, consensus
 from limner.inference.captioner import Captioner
 from limner.inference.load import load
 from limner.inference.scorer import Scorer
-from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of
+from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of, largest_of_words
 from limner.runs.trained_model import load_trained_model
 
 NAMES = {
@@ -155,12 +155,25 @@ def test_tags_of_one_name_are_one_tag():
     assert [tag[:2] for tag in concepts.tags(probabilities(dog=0.5, club=0.75))] == [("dog", 0.75)]
 
 
-def test_the_bonus_of_words_is_their_evidence():
-    concepts = concepts_with(weight=5.0, search_weight=2.0, word_weight=0.5, margin=2.0)
+def test_the_evidence_for_a_word_is_the_largest_of_its_concepts():
+    concepts = concepts_with(weight=5.0, word_weight=0.5, margin=2.0)
     seen = probabilities(cat=0.5, black=0.3, club=0.7)
-    bonus = concepts.bonus(concepts.columns_of(["cat", "the", "bat", "Black"]), seen)
+    values = largest_of_words(concepts.columns_of(["cat", "the", "bat", "Black"]), concepts.evidence_of_each(seen))
     black = 0.5 * (math.log(0.3) - math.log(0.1))
-    assert bonus.tolist() == pytest.approx([2 * (math.log(0.5) + 2), 0, 2 * (math.log(0.7) + 2), 2 * black], rel=1e-5)
+    assert values.tolist() == pytest.approx([math.log(0.5) + 2, 0, math.log(0.7) + 2, black], rel=1e-5)
+    assert concepts.log_ratios(seen)[4] == pytest.approx(math.log(0.3) - math.log(0.1), rel=1e-5)
+
+
+def test_the_bonus_of_a_search_is_weighted_evidence():
+    concepts, tokenizer = concepts_with(search_weight=2.0, margin=1.0), SimpleNamespace(spellings=["cat", "the"])
+    request = SimpleNamespace(
+        prefix=(),
+        evidence=probabilities(cat=0.5),
+        rule_options=RuleOptions(),
+        decoding=DecodingSettings(),
+        generator=SimpleNamespace(tokenizer=tokenizer),
+    )
+    assert CaptionRules(concepts, concepts).bonus(request).tolist() == pytest.approx([2 * (math.log(0.5) + 1), 0])
 
 
 def test_the_consensus_is_the_expected_share_of_common_ngrams():
@@ -388,7 +401,7 @@ def test_articles_before_vowels(text, expected):
     ],
 )
 def test_a_word_that_follows_itself(text, expected):
-    assert repeats_a_word(text) is expected
+    assert bool(REPEATED_WORD.search(text)) is expected
 
 
 def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):

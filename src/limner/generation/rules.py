@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,13 +12,14 @@ from limner.decoding.selection import normalised_log_prob
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions
-from limner.runs.concepts import Concepts, Tag, WordColumns
+from limner.runs.concepts import Concepts, Tag, WordColumns, largest_of_words
 from limner.text.tokenizer import Tokenizer
 
 ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
 """Article before a word that is pronounced with a vowel."""
-PRONOUNS = ("der", "die", "das", "den", "dem")
-"""German relative pronouns, which an equal article may follow."""
+REPEATED_WORD = re.compile(r"(?<!\S)(?!(?:der|die|das|den|dem) )(\S+) \1(?!\S)", re.IGNORECASE)
+"""A word that follows itself, 'a small small dog', but not a German relative pronoun before an equal article; none in
+Chinese, which has no spaces."""
 LONGEST_NGRAM = 4
 """Number of words of the longest n-grams in the comparison of hypotheses."""
 
@@ -68,7 +68,8 @@ class CaptionRules:
         tokenizer = request.generator.tokenizer
         if self._tokens is None or self._tokens[0] is not tokenizer:
             self._tokens = tokenizer, concepts.columns_of(tokenizer.spellings)
-        return concepts.bonus(self._tokens[1], request.evidence)
+        values = largest_of_words(self._tokens[1], concepts.evidence_of_each(request.evidence))
+        return concepts.calibration.search_weight * values
 
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
@@ -157,17 +158,9 @@ class CaptionRules:
         if evidence is not None:
             score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, request.exponent)
             score += concepts.evidence(mentions, evidence)
-        if repeats_a_word(caption.text):
+        if REPEATED_WORD.search(caption.text):
             confidence = 0.0
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
-
-
-def repeats_a_word(text: str) -> bool:
-    """Whether a word follows itself: 'a small small dog', but not 'Frauen, die die Straße überqueren'.
-
-    Chinese text, whose words repeat characters, has no spaces between words, and is never repeated.
-    """
-    return any(word == following not in PRONOUNS for word, following in pairwise(text.lower().split()))
 
 
 def consensus(texts: Sequence[Sequence[str]], scores: Sequence[float]) -> Floats:

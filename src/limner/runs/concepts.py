@@ -133,7 +133,7 @@ class Concepts:
         self.file, self.weight, self.bias = file, weight, bias
         self.gain = np.zeros_like(bias) if gain is None else gain
         self.calibration = file.calibration
-        self._rates = np.array(file.rates, np.float32)
+        self._log_rates = np.log(np.maximum(np.array(file.rates, np.float32), FLOOR))
         self.things = np.array([column for column, concept in enumerate(file.concepts) if concept.sentence], np.int64)
         """Numbers of the concepts that are things or kinds of things."""
         numbers = {concept.name: column for column, concept in enumerate(file.concepts)}
@@ -263,7 +263,7 @@ class Concepts:
     def evidence_of_each(self, probabilities: Vector) -> Vector:
         """Compute the evidence of each concept for a sentence that names it, (C,), before `Calibration.weight`."""
         log_probs = np.log(np.maximum(probabilities, FLOOR))
-        values: Vector = np.clip(self.log_ratios(probabilities), -2.0, 1.5) * self.calibration.word_weight
+        values: Vector = np.clip(log_probs - self._log_rates, -2.0, 1.5) * self.calibration.word_weight
         values[self.things] = log_probs[self.things] + self.calibration.margin
         return values
 
@@ -289,13 +289,9 @@ class Concepts:
         rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
         return len(words), rows, columns
 
-    def bonus(self, words: WordColumns, probabilities: Vector) -> Vector:
-        """Return the evidence for each of V words, 0 for a word that names nothing, times `search_weight`, (V,)."""
-        return self.calibration.search_weight * largest_of_words(words, self.evidence_of_each(probabilities))
-
     def log_ratios(self, probabilities: Vector) -> Vector:
         """Compute log p(c | image) - log p(c) of probabilities (..., C)."""
-        return np.asarray(np.log(np.maximum(probabilities, FLOOR) / np.maximum(self._rates, FLOOR)))
+        return np.asarray(np.log(np.maximum(probabilities, FLOOR)) - self._log_rates)
 
     def log_probs(self, mentions: Sequence[tuple[int, ...]], vectors: Vector) -> Vector:
         """Compute log p(c | image) of the most probable concept of each mention, (N, n), of pooled features (N, D)."""

@@ -19,7 +19,6 @@ from limner.data.examples import Item
 from limner.data.languages import SourceLanguage, TargetLanguage, region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.store import FeatureStore, feature_store
-from limner.inference.regions import require_concepts
 from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
@@ -76,7 +75,10 @@ def prepare(
     source_size = None if source_tokenizer is None else len(source_tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
-    require_concepts(recipe.model, (table.spec for table in features.tables) if features else (), data.lang)
+    if recipe.model.describes_regions:
+        from limner.inference.regions import require_concepts
+
+        require_concepts(recipe.model, (table.spec for table in features.tables) if features else (), data.lang)
     initialisation = {} if init is None else initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)

@@ -41,7 +41,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("describe a.png --model run --length-penalty 0", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 1 --sample", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
-        ("describe a.png --model run --replace", "--replace: has an effect only with --write or --embed"),
+        ("describe a.png --model run --replace", "--replace: needs --write or --embed"),
         ("describe a.png --model run --recursive --explain-beam -", "--recursive: has no effect on --explain-beam"),
         ("describe a.png --model run --tags --explain-beam -", "--tags: has no effect on --explain-beam"),
         (

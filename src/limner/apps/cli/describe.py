@@ -103,8 +103,7 @@ def describe(
     options.refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
-    reason = "has an effect only with --write or --embed; add one of them"
-    options.refuse({"replace": replace and not (write or embed)}, reason)
+    options.refuse({"replace": replace and not (write or embed)}, "needs --write or --embed; add one of them")
     if attention or explain_beam or not (output or write or embed):
         reason = "has an effect only with --output, --write or --embed, and without plots; leave it out"
         options.refuse({"ray": ray}, reason)

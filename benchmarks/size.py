@@ -42,7 +42,7 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of files that six commands enter": 26_300,
+    "lines of files that six commands enter": 26_100,
     "files that six commands enter": 127,
     "request: calls": 1_000,
 }

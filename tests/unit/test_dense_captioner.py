@@ -87,7 +87,7 @@ def test_learns_to_find_and_describe_a_square():
     model.eval()
     found = model.detect(data.image, count=1)
     overlaps = [float(iou(one.boxes, data.regions.box[row : row + 1])) for row, one in enumerate(found)]
-    assert sum(overlaps) / len(overlaps) > 0.6 and min(overlaps) > 0.3
+    assert min(overlaps) > 0.5
     codes = torch.cat([one.codes for one in found])
     described = collate([Example("", []) for _ in found])
     described.image = ImageFeatures(torch.ones(len(found), dtype=torch.bool), pooled=codes)

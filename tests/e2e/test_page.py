@@ -63,6 +63,7 @@ def open_page(browser, fake):
             page.on("pageerror", lambda error: problems.append(str(error)))
             page.on("console", lambda message: message.type == "error" and problems.append(message.text))
             page.on("request", lambda request: outside(request.url))
+            page.on("filechooser", lambda chooser: None)  # intercepted from now on: Enter may overtake a later request
             page.goto(f"{address}/#{view}")
             page.wait_for_selector("#served:not(:empty), #notice:not([hidden])")
             return page

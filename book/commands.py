@@ -48,7 +48,6 @@ SEE_ALSO = {
     "import": "[Data and features](data.md)",
     "kmeans": "[Data and features](data.md#k-means-feature-maps)",
     "recipes": "[Training](train.md#recipes)",
-    "regions": "[Captioning](describe.md#regions-of-an-image)",
     "report": "[Evaluating](evaluate.md#reports)",
     "reproduce": "[Reproducing a table](reproduce.md)",
     "score": "[Scoring and searching](search.md)",

@@ -553,7 +553,7 @@ def test_folders_are_searched_recursively(trained, images, tmp_path, command_lin
         (["evaluate", "--collection", "COLLECTION", "--metric", "blue4"], "did you mean 'bleu4'?"),
         (["evaluate", "--collection", "COLLECTION", "decoding.beam_sise=2"], "did you mean 'beam_size'?"),
         (["translate", "A dog .", "--beam-size", "2", "--n-best", "3"], "--beam-size"),
-        (["regions", "nowhere.png"], "nowhere.png: no such file"),
+        (["describe", "nowhere.png", "--regions", "5"], "nowhere.png: no such file"),
         (["diagnose", "--collection", "COLLECTION", "--split", "tset"], "tset"),
         (["diagnose", "--collection", "COLLECTION", "--metric", "blu4"], "blu4"),
         (["diagnose", "--collection", "COLLECTION", "--device", "abacus"], "abacus"),

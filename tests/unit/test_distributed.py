@@ -188,7 +188,7 @@ def test_two_computations_do_not_share_a_journal(tmp_path):
     (tmp_path / "model.safetensors").touch()
     folder = tmp_path / ".captions.units"
     options = {"options": {"batch_size": 1}, "loading": {}}
-    captions = describe_distributed([tmp_path], [tmp_path / "a.jpg"], "local", folder, **options)
+    captions = describe_distributed([tmp_path], [tmp_path / "a.jpg"], "local", **options)
     with locked_journal(folder), pytest.raises(ResourceError, match=r"units: another process is writing to it"):
         list(captions)
     assert not folder.exists()

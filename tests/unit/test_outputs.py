@@ -136,7 +136,7 @@ def test_every_command_with_an_output_is_tested_and_has_the_option_force():
         if name not in RUN_FOLDERS:
             assert bool(options & OUTPUT_OPTIONS) == ("--force" in options), name
     tested = {(arguments[0], arguments[-1]) for table in (FILES, FOLDERS, RUN_FOLDERS) for arguments in table.values()}
-    assert found == tested | {("regions", "--out")}
+    assert found == tested | {("describe", "--sheet")}
 
 
 def test_force_lifts_the_rules_for_files_only(folder):

@@ -374,8 +374,8 @@ def test_a_model_without_regions_is_refused(collection, tmp_path):
 
 def test_commands(collection, run, tmp_path):
     image = str(collection.image_path(collection.items("test")[0]))
-    runner, out = CliRunner(), tmp_path / "boxes.png"
-    result = runner.invoke(app, ["regions", image, "--model", str(run), "--out", str(out), "--count", "2", "--json"])
+    runner, out, regions = CliRunner(), tmp_path / "boxes.png", ("--model", str(run), "--regions")
+    result = runner.invoke(app, ["describe", image, *regions, "2", "--sheet", str(out), "--json"])
     assert result.exit_code == 0, result.output
     (record,) = json.loads(result.stdout)
     assert record["image"] == image
@@ -387,21 +387,26 @@ def test_commands(collection, run, tmp_path):
     with Image.open(out) as drawing:
         assert max(drawing.size) == 640
     other = str(collection.image_path(collection.items("val")[0]))
-    several = ["regions", image, other, "missing.png", "--model", str(run), "--count", "1"]
-    result = runner.invoke(app, [*several, "--out", str(tmp_path / "drawings")])
+    several = ["describe", image, other, "missing.png", *regions, "1"]
+    result = runner.invoke(app, [*several, "--sheet", str(tmp_path / "drawings")])
     assert result.exit_code == 1 and "missing.png" in result.stderr
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == [image, other]
     assert sorted(path.name for path in (tmp_path / "drawings").iterdir()) == ["4.png", "5.png"]
-    result = runner.invoke(app, [*several, "--out", str(out)])
+    for option in ("--tags", "--n-best=2", "--prefix=a", "--explain-beam=-"):
+        with pytest.raises(SettingsError, match=rf"^{option.partition('=')[0]}: has no effect on --regions"):
+            raise runner.invoke(app, ["describe", image, *regions, "1", option]).exception
+    with pytest.raises(SettingsError, match=r"^--regions: the built-in captioner does not detect regions"):
+        raise runner.invoke(app, ["describe", image, "--regions", "1"]).exception
+    result = runner.invoke(app, [*several, "--sheet", str(out)])
     assert result.exit_code != 0 and isinstance(result.exception, SettingsError)
     folder = str(collection.path.parent)
     (collection.path.parent / "clip.mp4").touch()  # videos in a folder are left alone
-    result = runner.invoke(app, ["regions", folder, "--model", str(run), "--count", "1"])
+    result = runner.invoke(app, ["describe", folder, *regions, "1"])
     assert result.exit_code == 0 and len(result.stdout.splitlines()) == 7
     command = ["search", "a tree", "--regions", "--model", str(run), "--collection", str(collection.path)]
     result = runner.invoke(app, [*command, "--split", "test", "--count", "1"])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("\n") == 1
     command[1] = image
-    with pytest.raises(SettingsError, match=r"expected a sentence, .* 'limner regions'"):
+    with pytest.raises(SettingsError, match=r"expected a sentence, .* 'limner describe --regions'"):
         raise runner.invoke(app, command).exception

@@ -10,16 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import typer
-
 from limner.apps.cli import options
 from limner.apps.cli.app import USE
 from limner.apps.cli.caption_output import CaptionFormat, caption_output, choose_format
 from limner.apps.cli.explanations import claim_plots, explain_caption, load_compared, plot_captions, require_beam_file
 from limner.apps.cli.inputs import find_input_files
+from limner.apps.cli.regions import describe_regions
 from limner.apps.cli.stored_captions import StoredCaptions, WriteKind
-from limner.apps.cli.terminal import activity, print_error, progress_bar
-from limner.bounds import BatchSize, Probability
+from limner.apps.cli.terminal import activity, progress_bar, report_unreadable
+from limner.bounds import BatchSize, Count, Probability
 from limner.decoding.settings import change_decoding
 from limner.errors import LimnerError, MissingExtraError, SettingsError, counted
 from limner.runs.pretrained import is_pretrained
@@ -53,6 +52,8 @@ def describe(
     backbone: str | None = None,
     device: str = "cpu",
     recursive: bool = False,
+    regions: Count | None = None,
+    sheet: Path | None = None,
     output: Path | None = None,
     format_: CaptionFormat | None = None,
     write: WriteKind | None = None,
@@ -83,7 +84,13 @@ def describe(
         no_concepts: Print the captions of the search alone, which the concepts of the built-in captioner otherwise
             choose, replace by a plain sentence or withhold.
         min_confidence: Replace or withhold captions with a thing that is less probable, 0-1; default: as chosen with
-            the concepts of the model.
+            the concepts of the model. With --regions: leave out less confident regions; default: 0.05.
+
+    Regions:
+        regions (N): Find the regions of each image with a dense captioner, and print the boxes (left, top, width and
+            height in pixels), confidences and descriptions of the N most confident.
+        sheet (PATH): With --regions: PNG or JPEG file of the image with the boxes and descriptions; for several images
+            a folder for PNG files named like the images.
 
     Sampling:
         sample: Sample tokens from the model's distribution instead of beam search.
@@ -104,18 +111,22 @@ def describe(
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
     options.refuse({"replace": replace and not (write or embed)}, "needs --write or --embed; add one of them")
-    if attention or explain_beam or not (output or write or embed):
-        reason = "has an effect only with --output, --write or --embed, and without plots; leave it out"
-        options.refuse({"ray": ray}, reason)
+    prints = attention or explain_beam or not (output or write or embed)
+    options.refuse({"ray": prints and ray}, "needs --output, --write or --embed, and no plots; leave it out")
+    options.refuse({"sheet": regions is None and sheet}, "draws the boxes of --regions N; give both")
     if attention is not None:
         claim_plots(attention, force)
+    unused: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags, "output": output}
+    unused |= {"no_concepts": no_concepts, "format": format_, "ray": ray, "sample": sample}
+    if regions is not None:
+        unused |= {"lang": lang, "prefix": prefix, "must_include": must_include, "n_best": decoding.get("n_best")}
+        options.refuse({**unused, **hub, "explain_beam": explain_beam}, "has no effect on --regions; leave it out")
+        where = (min_confidence, decoding, sheet, backbone, device)
+        return describe_regions(images, model, regions, *where, recursive=recursive, force=force, as_json=as_json)
     decoding |= {"sample": sampling} if sample else {}
     if explain_beam is not None:
-        useless: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags}
-        useless |= {"no_concepts": no_concepts, "min_confidence": min_confidence, "format": format_, "output": output}
-        reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
-        options.refuse(useless | {"recursive": recursive, "json": as_json}, reason)
-        require_beam_file(explain_beam, images, force)
+        unused |= {"min_confidence": min_confidence, "recursive": recursive, "json": as_json}
+        require_beam_file(explain_beam, images, force, unused)
         runs = options.models_or_pretrained(model, lang, hub)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang, hub)
@@ -127,10 +138,7 @@ def describe(
     files, graphs = _find_files(images, modality, recursive, runs[0], graphs)
     stored, total = StoredCaptions(write, embed, replace, force) if write or embed else None, len(files)
     if stored is not None and not (files := stored.select(files, images)):
-        stored.begin_tables()
-        with nullcontext() if output is None else caption_output(output, kind, ()):
-            stored.report(runs[0].name if is_pretrained(runs[0]) else "")
-        return report_unreadable(stored.errors, total)
+        return _report_no_new(stored, caption_output(output, kind, ()) if output else nullcontext(), runs[0], total)
     from limner.generation.request import RuleOptions
 
     rule_options = RuleOptions(tags, not no_concepts, min_confidence)
@@ -144,9 +152,8 @@ def describe(
     else:
         from limner.apps.distributed.sentences import describe_distributed
 
-        place = files[0].parent / ".captions.units"
         loading = {"device": device, **(hub if graphs else {"backbone": backbone})}
-        results = describe_distributed(runs, files, ray, place, prefix=prefix, options=changes, loading=loading)
+        results = describe_distributed(runs, files, ray, prefix=prefix, options=changes, loading=loading)
     if stored is not None:
         stored.begin_tables(columns)
     ranked = change_decoding(captioner.decoding, decoding).n_best > 1
@@ -160,6 +167,14 @@ def describe(
     if stored is not None:
         stored.report(captioner.lang)
     report_unreadable(errors, total)
+
+
+def _report_no_new(stored: StoredCaptions, opened: AbstractContextManager[Any], run: Path, total: int) -> None:
+    """Write tables and an output without new captions, and print the numbers of kept captions and unreadable files."""
+    stored.begin_tables()
+    with opened:
+        stored.report(run.name if is_pretrained(run) else "")
+    report_unreadable(stored.errors, total)
 
 
 @contextmanager
@@ -237,13 +252,3 @@ def _load(
         options.refuse({"no_concepts": not rule_options.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rule_options)
     return captioner
-
-
-def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:
-    """Print the errors of unreadable files after all results, and exit with status 1 if there are errors."""
-    for error in errors:
-        print_error(error)
-    if len(errors) > 1:
-        print_error(f"{len(errors):,} of {total:,} files have errors; the others are done")
-    if errors:
-        raise typer.Exit(1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limner.apps.cli.options import check_runs
+from limner.apps.cli.options import check_runs, refuse
 from limner.apps.cli.terminal import echo, err, progress_bar, tab_separated
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
@@ -22,8 +22,12 @@ STANDARD_OUTPUT = Path("-")
 _SUFFIXES = (".png", ".svg", ".json", ".txt")
 
 
-def require_beam_file(out: Path, inputs: Sequence[str | Path], force: bool) -> None:
-    """Check the file of --explain-beam, and that there is one input, before anything is decoded."""
+def require_beam_file(
+    out: Path, inputs: Sequence[str | Path], force: bool, unused: Mapping[str, object] | None = None
+) -> None:
+    """Check the file of --explain-beam and that there is one input, and refuse `unused` options, before decoding."""
+    reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
+    refuse(unused or {}, reason)
     if out != STANDARD_OUTPUT and out.suffix.lower() not in _SUFFIXES:
         raise SettingsError(f"--explain-beam {out}: expected - or a file that ends in {', '.join(_SUFFIXES)}")
     if len(inputs) != 1:

@@ -1,19 +1,15 @@
-"""The command that finds and describes the regions of images: regions."""
+"""Regions of images with their descriptions, as `limner describe --regions` prints and draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from limner.apps.cli.app import USE
-from limner.apps.cli.describe import report_unreadable
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, claim_image, command, require_one_model
-from limner.apps.cli.terminal import echo, err, print_json, progress_bar, tab_separated
-from limner.bounds import Count, Probability
-from limner.decoding.settings import DecodingSettings
+from limner.apps.cli.options import MIN_CONFIDENCE, check_runs, claim_image, require_one_model
+from limner.apps.cli.terminal import echo, err, print_json, progress_bar, report_unreadable, tab_separated
 from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
@@ -21,41 +17,41 @@ if TYPE_CHECKING:
     from limner.inference.regions import RegionCaption
 
 
-@command(USE)
-def regions(
-    images: list[Path],
+def describe_regions(
+    images: Sequence[Path],
+    model: list[Path] | None,
+    count: int,
+    min_confidence: float | None,
+    decoding: Mapping[str, Any],
+    sheet: Path | None,
+    backbone: str | None,
+    device: str,
     *,
-    model: ModelOption = None,
-    out: Path | None = None,
-    count: Count = 10,
-    min_confidence: Probability | None = None,
-    decoding: Annotated[dict[str, Any], DecodingSettings, "beam_size"],
-    backbone: str | None = None,
-    device: str = "cpu",
-    recursive: bool = False,
-    force: bool = False,
-    as_json: bool = False,
+    recursive: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
-    """Find the regions of images and describe each of them, with a dense captioner.
+    """Print the boxes of the `count` most confident regions of images with their confidences and descriptions.
 
-    Prints the left, top, width and height of each box in pixels, its confidence and its description; after the path of
-    the image if there are several.
+    A line begins with the path of the image if there are several. The boxes are drawn to `sheet`, if any: a file for
+    one image, or a folder.
 
-    Example: `limner regions photo.jpg --model runs/dense --out boxes.png`
-
-    Options:
-        images (IMAGE...): Image files, or folders of them.
-        out (PATH): Folder for PNG files with the boxes and descriptions, named like the images; for a single image also
-            a PNG or JPEG file.
-        count: Number of regions, the most confident first.
+    Raises:
+        SettingsError: not one `model`, or a setting of `decoding` or a file of `sheet` is not allowed.
+        RunError: the model does not detect regions.
     """
-    run = require_one_model(model, "regions")
+    if not model:
+        raise SettingsError(
+            "--regions: the built-in captioner does not detect regions; name a dense captioner with --model "
+            "('limner train johnson2016/flickr30k-entities' trains one)"
+        )
+    run = require_one_model(model, "describe --regions")
     check_runs([run], device, decoding, backbone)
     from limner.inference.regions import RegionCaptioner
     from limner.media.modality import IMAGE
 
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
-    drawings = _drawings(files, out, force, is_single=len(images) == 1 and not images[0].is_dir())
+    drawings = _drawings(files, sheet, force, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
     confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
     records: list[dict[str, Any]] = []
@@ -87,21 +83,23 @@ def regions(
     report_unreadable(unreadable, len(files))
 
 
-def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
-    """Return the output file of each image, after a check that it may be written; empty without `out`."""
-    if out is None:
+def _drawings(files: Sequence[Path], sheet: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
+    """Return the output file of each image, after a check that it may be written; empty without `sheet`."""
+    if sheet is None:
         return {}
-    if out.suffix and not out.is_dir():
+    if sheet.suffix and not sheet.is_dir():
         if not is_single:
             raise SettingsError(
-                f"--out: expected a folder for several images, got the file {out}; leave out its suffix"
+                f"--sheet: expected a folder for several images, got the file {sheet}; leave out its suffix"
             )
-        return {files[0]: claim_image(out, "--out", force)}
-    drawings = {file: out / f"{file.stem}.png" for file in files}
+        return {files[0]: claim_image(sheet, "--sheet", force)}
+    drawings = {file: sheet / f"{file.stem}.png" for file in files}
     names = list(drawings.values())
     if same := next((name for name in names if names.count(name) > 1), None):
-        raise SettingsError(f"--out: expected images of different names, got two that are drawn to {same}; rename one")
-    return {file: claim_file(drawing, "--out", force=force) for file, drawing in drawings.items()}
+        raise SettingsError(
+            f"--sheet: expected images of different names, got two that are drawn to {same}; rename one"
+        )
+    return {file: claim_file(drawing, "--sheet", force=force) for file, drawing in drawings.items()}
 
 
 def _draw(file: Path, captions: Sequence[RegionCaption], drawing: Path) -> None:

@@ -171,7 +171,7 @@ def _is_file(query: str, regions: bool) -> bool:
     by_file = find_modality(query) is not None
     if names_file(query) and (regions or not by_file):
         expected = "a sentence" if regions else "a sentence, or an image or audio file with a known suffix"
-        other = "; 'limner regions' finds the regions of one image" if regions else ""
+        other = "; 'limner describe --regions' describes the regions of an image" if regions else ""
         raise SettingsError(f"'{query}': expected {expected}, got another file; give the sentence itself{other}")
     return by_file
 

@@ -72,6 +72,16 @@ def print_error(error: Exception | str) -> None:
     err.print(Text.assemble(("error:", "bold red"), " ", printable(error)), soft_wrap=True)
 
 
+def report_unreadable(errors: Sequence[Exception], total: int) -> None:
+    """Print the errors of unreadable files after all results, and exit with status 1 if there are errors."""
+    for error in errors:
+        print_error(error)
+    if len(errors) > 1:
+        print_error(f"{len(errors):,} of {total:,} files have errors; the others are done")
+    if errors:
+        raise typer.Exit(1)
+
+
 def echo(text: str = "", *, nl: bool = True) -> None:
     """Print text on standard output; lines and tabs are kept, other control characters are escaped."""
     typer.echo(printable(text, keep="\n\t"), nl=nl)

@@ -80,7 +80,6 @@ def describe_distributed(
     runs: Sequence[Path],
     files: Sequence[Path],
     address: str,
-    journal_folder: Path,
     *,
     prefix: str | None = None,
     options: Mapping[str, Any],
@@ -88,15 +87,16 @@ def describe_distributed(
 ) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
-    Finished units stay in the journal until all are done, so that an interrupted command computes only the other
-    units, and units with a changed file. All machines see the run directories and the files under the same paths;
-    `options` are options for `Captioner.describe_each`, and `loading` options for `Captioner.load` or `load_hub`.
+    Finished units stay in a journal beside the first file until all are done, so that an interrupted command computes
+    only the other units, and units with a changed file. All machines see the run directories and the files under
+    the same paths; `options` are options for `Captioner.describe_each`, and `loading` options for `Captioner.load` or
+    `load_hub`.
     """
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
     plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, dict(loading)])
-    size = options["batch_size"]
-    with locked_journal(journal_folder.absolute()), connected(address) as cluster:
-        journal = Journal.begin(journal_folder.absolute(), plan)
+    size, place = options["batch_size"], files[0].absolute().parent / ".captions.units"
+    with locked_journal(place), connected(address) as cluster:
+        journal = Journal.begin(place, plan)
         job = CaptionJob(folders, loading, names, Path.cwd(), dict(options), prefix, journal)
         for unit in run_units(cluster, job, -(-len(files) // size)):
             batch = files[unit * size : (unit + 1) * size]

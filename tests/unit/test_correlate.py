@@ -1,12 +1,17 @@
 """Correlation of scores with human judgements, and the score without references."""
 
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import kendalltau
 
 import limner.apps.cli.score  # noqa: F401  (adds the commands)
+from limner.data.dataset import Examples
+from limner.data.examples import ItemSentence
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.correlate import (
     Judgements,
@@ -179,6 +184,19 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, command_line):
     marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features), features)
     expected = [row["log_prob"] - float(log_prob) for row, log_prob in zip(rows, marginal, strict=True)]
     assert [row["log_ratio"] for row in rows] == pytest.approx(expected, abs=1e-3)
+    assert rows[0]["log_ratio"] == pytest.approx(sum(value for _, value in rows[0]["words"]))
+    assert [word for word, _ in rows[0]["words"]] == ["a", "red", "wall", "</s>"]
+    items = [
+        replace(item, sentences=(ItemSentence("en", "a red wall"),)) for item in sample_items(tiny, "train", features)
+    ]
+    batch = Examples(items, model.target, features).batch(range(len(items)))
+    with torch.inference_mode():
+        every = model.model(batch).logits.softmax(-1).gather(2, batch.target_out[..., None])[..., 0]  # (K, T)
+    shown = Examples([replace(tiny.items("test")[0], sentences=items[0].sentences)], model.target, features).batch([0])
+    with torch.inference_mode():
+        probabilities = model.model(shown).logits[0].softmax(-1)
+    expected = probabilities[1, targets[0][1]] / ((every[:, 0] * every[:, 1]).mean() / every[:, 0].mean())
+    assert rows[0]["words"][1][1] == pytest.approx(math.log(expected), abs=1e-3)
     assert "|marginal:32:train|seed:1|" in rows[0]["signature"] and rows[0]["signature"].endswith("|fp32")
     _, out, _ = command_line(*arguments)
     assert "log-ratio" not in out and "a red wall" in out

@@ -165,5 +165,26 @@ def _bound_tokens(rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Iter
 
 def sentence_log_probs(output: Output, batch: Batch) -> Tensor:
     """Compute the natural log-probability of each sentence over the tokens of `batch.target_mask`, (B,)."""
+    return (_token_log_probs(output, batch) * batch.target_mask).sum(1)
+
+
+def _token_log_probs(output: Output, batch: Batch) -> Tensor:
     log_probs = -cross_entropy(precise(output.logits.flatten(0, 1)), batch.target_out.flatten(), reduction="none")
-    return (log_probs.view(batch.target_out.shape) * batch.target_mask).sum(1)
+    return log_probs.view(batch.target_out.shape)
+
+
+@torch.inference_mode()
+def token_log_probs(model: Model, examples: Examples, *, on_progress: Progress | None = None) -> Tensor:
+    """Compute the natural log-probability of each token of N sentences of the same T tokens, with `</s>`, (N, T)."""
+    _require_probabilities([model])
+    device, count = device_of(model), max(1, TOKENS_PER_BATCH // (1 + len(examples.targets[0])))
+    parts = []
+    with evaluation_mode([model]):
+        for begin in range(0, len(examples), count):
+            batch = examples.batch(range(begin, min(begin + count, len(examples)))).to(device)
+            parts.append(_token_log_probs(model(batch), batch).cpu())
+            if on_progress is not None:
+                on_progress(min(begin + count, len(examples)), len(examples))
+    log_probs = torch.cat(parts)
+    require_numbers(log_probs, "log-probabilities")
+    return log_probs

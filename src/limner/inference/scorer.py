@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import NamedTuple, Self
 import torch
 
 from limner.data.collection import Collection
-from limner.data.dataset import Examples
+from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Item, ItemSentence
-from limner.decoding.scoring import SentenceScore, score_examples
+from limner.decoding.scoring import SentenceScore, score_examples, token_log_probs
 from limner.errors import SettingsError
 from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.generation.sentences import images_of_sentences, warn_of_unknown_words
@@ -23,7 +24,7 @@ from limner.media.image import ImageInputs
 from limner.metrics import perplexity
 from limner.models.protocols import WordEmbeddingModel
 from limner.progress import Progress
-from limner.retrieval.marginal import log_marginal, log_ratio_signature, marginal_items
+from limner.retrieval.marginal import log_ratio_signature, marginal_items
 from limner.runs.trained_model import TrainedModel
 from limner.text.queries import require_words
 from limner.text.vocab import SPECIAL_TOKENS
@@ -36,6 +37,9 @@ class LogRatios(NamedTuple):
 
     values: list[float]
     """log P(w|I) - log P(w) of each sentence, in natural logarithms."""
+    words: list[list[tuple[str, float]]]
+    """Tokens of each sentence, `</s>` included, with log P(w_t | w_1 .. w_t-1, I) - log P(w_t | w_1 .. w_t-1), which
+    sum to its value: what the image says for each word."""
     signature: str
     """Digest of the model and images of the marginal P(w)."""
 
@@ -97,19 +101,22 @@ class Scorer:
 
     def log_ratios(
         self,
-        scores: Sequence[SentenceScore],
+        images: ImageInputs,
         sentences: Sequence[str],
         collection: Collection,
         *,
         on_progress: Progress | None = None,
     ) -> LogRatios:
-        """Compute log P(w|I) - log P(w), with P(w) over the training images of a collection.
+        """Compute log P(w|I) - log P(w) of sentences, and of each word, with P(w) over the training images I_k.
+
+        The probability of a word without the image is P(w_1 .. w_t) / P(w_1 .. w_t-1), with P(w_1 .. w_t) the mean of
+        P(w_1 .. w_t | I_k).
 
         Args:
-            scores: result of `score`.
-            sentences: the scored sentences.
+            images: images of the sentences, or one image, as for `score`, which checks them.
+            sentences: scored sentences.
             collection: training images and their features.
-            on_progress: called with the number of pairs done and their total.
+            on_progress: called with the number of images done and their total, for each sentence.
 
         Raises:
             CollectionError: the training split of the collection has no image with features.
@@ -120,13 +127,23 @@ class Scorer:
             raise SettingsError(
                 "expected a model with stored image features, found one without; leave out --collection"
             )
-        images = marginal_items(self.model, collection, features)
-        lang = self.model.recipe.data.lang
-        item = Item("scored", "", sentences=tuple(ItemSentence(lang, text) for text in sentences))
-        targets = Examples([item], self.model.target, None).targets
-        marginal = log_marginal(self.model.model, targets, images, features, on_progress=on_progress)
-        values = [score.log_prob - log_prob for score, log_prob in zip(scores, marginal.tolist(), strict=True)]
-        return LogRatios(values, log_ratio_signature(self.model, collection, len(images), "fp32"))
+        training, inputs = marginal_items(self.model, collection, features), images_of_sentences(sentences, images)
+        assert self.backbone is not None, "a model with image features has a backbone"
+        spellings, words = [*self.model.tokenizer.spellings], []
+        for image, text in zip(inputs, sentences, strict=True):
+            seen = self._examples([new_item(image)], text, BackboneFeatures(self.backbone, [image]))
+            unseen = self._examples(training, text, features)
+            joint = token_log_probs(self.model.model, unseen, on_progress=on_progress).double().cumsum(1)  # (K, T)
+            marginal = joint.logsumexp(0) - math.log(len(training))
+            ratios = token_log_probs(self.model.model, seen)[0] - marginal.diff(prepend=torch.zeros(1))
+            names = (spellings[token] for token in (*seen.targets[0], SPECIAL_TOKENS.eos))
+            words.append([*zip(names, ratios.tolist(), strict=True)])
+        signature = log_ratio_signature(self.model, collection, len(training), "fp32")
+        return LogRatios([sum(ratio for _, ratio in sentence) for sentence in words], words, signature)
+
+    def _examples(self, items: Sequence[Item], sentence: str, features: FeatureSource) -> Examples:
+        sentences = (ItemSentence(self.model.recipe.data.lang, sentence),)
+        return Examples([replace(item, sentences=sentences) for item in items], self.model.target, features)
 
 
 def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple[str, float]]:

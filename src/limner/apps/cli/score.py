@@ -40,7 +40,7 @@ def score(
     """Compute the log-probability and the perplexity of sentences given an image, or their score in a joint space.
 
     With --collection, the score without references log P(w|I) - log P(w) too: how much more probable the image makes
-    the sentence.
+    the sentence, and each of its words.
 
     Example: `limner score photo.jpg "A dog runs ." "A cat sleeps ."`
 
@@ -58,7 +58,6 @@ def score(
     else:
         options.check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
-    from limner.decoding.scoring import SentenceScore
     from limner.inference.load import load_hub
     from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of
@@ -75,13 +74,12 @@ def score(
     ratios = None
     if opened is not None and isinstance(scorer, Scorer):
         with progress_bar("estimating log P(w)") as bar:
-            sentence_scores = [entry for entry in scores if isinstance(entry, SentenceScore)]
-            ratios = scorer.log_ratios(sentence_scores, sentences, opened, on_progress=bar)
+            ratios = scorer.log_ratios(image, sentences, opened, on_progress=bar)
     pairs: list[tuple[str, Any]] = list(zip(sentences, scores, strict=True))
     records = [{"sentence": text, **result._asdict()} for text, result in pairs]
     if ratios is not None:
-        for record, value in zip(records, ratios.values, strict=True):
-            record |= {"log_ratio": value, "signature": ratios.signature}
+        for record, value, words in zip(records, ratios.values, ratios.words, strict=True):
+            record |= {"log_ratio": value, "words": words, "signature": ratios.signature}
     if as_json:
         return print_json(records)
     from limner.metrics.base import format_value
@@ -91,6 +89,8 @@ def score(
     for record in records:
         values = [format_value(record[name]) if name == "perplexity" else f"{record[name]:.2f}" for name in names]
         echo(tab_separated(*values, record["sentence"]))
+        if ratios is not None:
+            echo("  ".join(f"{word} {value:+.2f}" for word, value in record["words"]))
     if ratios is not None:
         echo(f"log-ratio: [{ratios.signature}]")
 

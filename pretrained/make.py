@@ -37,8 +37,9 @@ DECODING = {
 }
 CALIBRATION = {
     "en": {"weight": 1.0, "search_weight": 1.5, "margin": 1.5, "min_confidence": 0.35, "plain_probability": 0.3}
-    | {"consensus": 4.0, "overlooked": 0.8},
-    "de": {"weight": 0.2, "search_weight": 0.4, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
+    | {"consensus": 4.0, "overlooked": 0.8, "unseen": 0.3},
+    "de": {"weight": 0.2, "search_weight": 0.4, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3}
+    | {"unseen": 0.3},
     "zh": {"weight": 0.1, "search_weight": 0.3, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
 }
 """Weights of the concepts: the English ones chosen on the validation photographs, others on the validation split."""

@@ -4,7 +4,8 @@
 
 The English names of a thing are its words in `things.tsv` with their plurals; the names of another word are all its
 forms in captions of the training split and in `caption_text`. German and Chinese concepts are the things and their
-kinds, with the names of `things.tsv` and `kinds.tsv`.
+kinds, with the names of `things.tsv` and `kinds.tsv`. Beside the weights is a filter of the trigrams of the training
+sentences and of the plain sentences, where the calibration has a loss of unseen ones and RUN a vocabulary.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from concepts import BACKBONE, PHOTOGRAPH, classes_of
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
-from limner.runs.concepts import FILE, WEIGHTS, Calibration, Concept, ConceptsFile
+from limner.runs.concepts import FILE, WEIGHTS, Calibration, Concept, ConceptsFile, trigram_bits
+from limner.text.tokenizer import Tokenizer
 from measure_photographs import singular
-from pseudo_captions import read_sentences, with_article
+from pseudo_captions import multi30k_descriptions, read_sentences, with_article
 from things import many, names, things
 
 NO_THINGS = ("couple of", "pair of", "family of", "band of", "orange")
 """Names that contain a name of people, and a colour."""
 ORANGES = ("an orange", "of an orange", "of oranges")
+FULL = 0.4
+"""Largest share of the bits of the filter that are set."""
 YOUNG = (
     "elephant", "giraffe", "zebra", "bear", "cow", "sheep", "horse", "bird", "goat", "animal", "duck", "panda", "lamb",
     "deer", "cat", "dog",
@@ -73,8 +78,34 @@ def main() -> None:
     (options.out / FILE).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
     weight, bias = layer["weight"][kept].astype(np.float16), layer["bias"][kept].astype(np.float32)
     gain = layer["gain"][kept].astype(np.float32)
-    save_file({"weight": weight, "bias": bias, "gain": gain}, options.out / WEIGHTS)
+    tensors = {"weight": weight, "bias": bias, "gain": gain}
+    if file.calibration.unseen and (options.out / "tokenizer.json").exists():
+        sentences = training_sentences(options.lang, options.collection, options.data)
+        plain = [concept.sentence for concept in file.concepts if concept.sentence]
+        tensors["trigrams"] = filter_of_trigrams([*sentences, *plain], Tokenizer.load(options.out / "tokenizer.json"))
+    save_file(tensors, options.out / WEIGHTS)
     (options.out / WEIGHTS).chmod(0o644)
+
+
+def training_sentences(lang: str, collection: Path, data: Path) -> list[str]:
+    """Return sentences that people wrote, without descriptions of Flickr8k's validation and test splits."""
+    if lang == "en":
+        return [*read_sentences(collection, data)]
+    return [*multi30k_descriptions(data / "multi30k", lang)]
+
+
+def filter_of_trigrams(sentences: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.uint8]:
+    """Return a Bloom filter of the trigrams of known words, the smallest whose bits are at most a quarter set."""
+    encoded = [tokenizer.encode(sentence) for sentence in sentences]
+    size = 1 << 16
+    while True:
+        bloom = np.zeros(size, np.uint8)
+        for tokens in encoded:
+            places, bits = trigram_bits(tokens, size)
+            np.bitwise_or.at(bloom, places, bits)
+        if np.unpackbits(bloom).mean() <= FULL:
+            return bloom
+        size *= 2
 
 
 @functools.cache

@@ -113,7 +113,7 @@ def read_sentences(collection: Path, data: Path) -> dict[str, float]:
     lines = [*_lines(data / "caption_text" / "coco.en.txt.gz"), *_lines(data / "caption_text" / "pascal.en.txt.gz")]
     everyday = len(lines)
     lines += [sentence.text for item in Collection.open(collection).items("train") for sentence in item.sentences]
-    lines += list(_multi30k(data / "multi30k"))
+    lines += multi30k_descriptions(data / "multi30k", "en")
     unique: dict[str, float] = {}
     for number, line in enumerate(lines):
         unique.setdefault(" ".join(tokens(line)), EVERYDAY if number < everyday else 0.0)
@@ -131,7 +131,8 @@ def _lines(path: Path) -> Iterator[str]:
         yield from (line.strip() for line in lines)
 
 
-def _multi30k(folder: Path) -> Iterator[str]:
+def multi30k_descriptions(folder: Path, lang: str) -> Iterator[str]:
+    """Yield the descriptions of Multi30k's second task, without images of Flickr8k's validation and test splits."""
     with (folder / "flickr8k_overlap.tsv").open(encoding="utf-8") as lines:
         held = {
             row["flickr8k_image"].split("_")[0]
@@ -141,7 +142,7 @@ def _multi30k(folder: Path) -> Iterator[str]:
     for split in ("train", "val", "test_2016"):
         images = (folder / "task2" / f"{split}.images.txt").read_text().split()
         for number in range(1, 6):
-            for image, line in zip(images, _lines(folder / "task2" / f"{split}.{number}.en.gz"), strict=True):
+            for image, line in zip(images, _lines(folder / "task2" / f"{split}.{number}.{lang}.gz"), strict=True):
                 if image.split("#")[0].split(".")[0].split("_")[0] not in held:
                     yield line
 

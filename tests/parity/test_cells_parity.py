@@ -8,7 +8,8 @@ import pytest
 import torch
 from parity_models import CELLS, array, randomised, recurrent_cell, zero_state
 
-from limner.layers.stack import BidirectionalLayers, GridRNN, RecurrentLayer, RecurrentLayers, RecurrentSettings
+from limner.layers.grid_rnn import GridRNN
+from limner.layers.stack import BidirectionalLayers, RecurrentLayer, RecurrentLayers, RecurrentSettings
 
 INPUT, HIDDEN, LENGTH = 4, 5, 7
 VARIANTS = [

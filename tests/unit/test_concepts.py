@@ -23,7 +23,17 @@ from limner.generation.rules import REPEATED_WORD, CaptionRules, consensus
 from limner.inference.captioner import Captioner
 from limner.inference.load import load
 from limner.inference.scorer import Scorer
-from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of, largest_of_words
+from limner.runs.concepts import (
+    FILE,
+    WEIGHTS,
+    Concept,
+    Concepts,
+    ConceptsFile,
+    Tag,
+    concepts_of,
+    largest_of_words,
+    trigram_bits,
+)
 from limner.runs.trained_model import load_trained_model
 
 NAMES = {
@@ -221,6 +231,51 @@ def test_hypotheses_that_agree_come_first_and_a_requested_length_penalty_counts(
     assert [texts.index(caption.text) for caption in captions] == list(order)
 
 
+def bloom_of(sentences, size):
+    bloom = np.zeros(size, np.uint8)
+    for tokens in sentences:
+        np.bitwise_or.at(bloom, *trigram_bits(tokens, size))
+    return bloom
+
+
+@pytest.mark.parametrize("size", [1 << 11, 1 << 13])
+def test_a_filter_has_every_trigram_that_was_added_and_few_others(size):
+    generator = np.random.default_rng(0)
+    sentences = generator.integers(3, 5000, (300, 8)).tolist()
+    bloom = bloom_of(sentences, size)
+
+    def unseen(tokens):
+        places, bits = trigram_bits(tokens, size)
+        return ((bloom[places] & bits) == 0).any(1)
+
+    assert not any(unseen(tokens).any() for tokens in sentences)
+    others = np.concatenate([unseen(tokens) for tokens in generator.integers(3, 5000, (300, 8)).tolist()])
+    share = float(np.unpackbits(bloom).mean())
+    assert 1 - others.mean() == pytest.approx(share**3, abs=0.02)
+    first, second, *_ = sentences
+    assert unseen(first[::-1]).all() and unseen(first[1:]).tolist() == [True] * 2 + [False] * 6  # the order counts
+    assert unseen([*first, second[0]]).tolist() == [False] * 8 + [True] * 2  # and the end of a sentence
+
+
+@pytest.mark.parametrize(("loss", "order"), [(0.0, (0, 1)), (0.2, (0, 1)), (0.4, (1, 0))])
+def test_a_trigram_that_nobody_wrote_costs_its_loss(loss, order):
+    concepts, tokens = concepts_with(weight=0.0, unseen=loss), ((10, 11, 13), (10, 11, 12))
+    concepts.trigrams = bloom_of([tokens[1], (11, 13, 12)], 1 << 10)
+    request = SimpleNamespace(
+        rule_options=RuleOptions(min_confidence=0.0), decoding=DecodingSettings(beam_size=2, n_best=2), exponent=1.0,
+        constraint=None, prefix=(), evidence=probabilities(cat=0.9),
+        generator=SimpleNamespace(tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0)),
+    )  # fmt: skip
+    sums = -4.0, -6.0  # -1 and -1.5 a token; two trigrams of the first caption are unseen, .4 and .8 of loss
+    hypotheses = [
+        Sentence(words, log_prob, log_prob, text=f"a cat {words[-1]}")
+        for words, log_prob in zip(tokens, sums, strict=True)
+    ]
+    captions = CaptionRules(concepts, None).finish(request, hypotheses)
+    assert [tokens.index(caption.tokens) for caption in captions] == list(order)
+    assert captions[order.index(0)].score == pytest.approx(-1 - 2 * loss)
+
+
 def test_a_length_penalty_that_is_given_counts_also_where_it_is_the_default_of_the_model():
     chinese, cat = load(lang="zh"), Path(__file__).parents[2] / "docs" / "assets" / "photographs" / "cat.jpg"
     penalties = {}, {"length_penalty": 1.0}, {"length_penalty": chinese.decoding.length_penalty}
@@ -295,6 +350,7 @@ def test_concepts_are_read_as_they_were_written_and_damage_is_named(tmp_path):
     for damage in (
         lambda: save_file({"weight": weight[:6], **LAYER}, tmp_path / WEIGHTS),
         lambda: save_file({"weight": np.full_like(weight, np.inf), **LAYER}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": weight, **LAYER, "trigrams": np.zeros(24, np.uint8)}, tmp_path / WEIGHTS),
         lambda: (tmp_path / WEIGHTS).write_bytes(b"12"),
         lambda: (tmp_path / WEIGHTS).unlink(),
         lambda: (tmp_path / FILE).write_text(json.dumps({"concepts": 1})),

@@ -125,14 +125,14 @@ def test_other_interfaces_have_a_caption_or_none(post, captioner, model, expecte
 
 def test_a_request_whose_concepts_fail_fails_alone(trained, backbone_of, colour_concepts, monkeypatch, caplog):
     captioner = with_rules(trained, backbone_of(), colour_concepts())
-    compute = captioner.rules.concepts.probabilities
+    compute = captioner.rules.concepts.of_vectors
 
-    def fails_for_white(features):
-        if min(features["pooled"]) > 0.5:
+    def fails_for_white(vectors):
+        if vectors.min() > 0.5:
             raise ValueError("white")
-        return compute(features)
+        return compute(vectors)
 
-    monkeypatch.setattr(captioner.rules.concepts, "probabilities", fails_for_white)
+    monkeypatch.setattr(captioner.rules.concepts, "of_vectors", fails_for_white)
 
     async def together(engine):
         requests = (caption(engine, image) for image in (BLUE, WHITE, RED))

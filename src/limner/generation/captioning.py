@@ -21,7 +21,7 @@ from limner.generation.sentences import (
     words_of_inputs,
 )
 from limner.media.image import ImageInput, image_name, require_list
-from limner.runs.concepts import Tag
+from limner.runs.concepts import Tag, pooled_vector
 from limner.text.tokenizer import Tokenizer
 
 CAPTION_BATCH_SIZE = 32
@@ -173,7 +173,10 @@ class BaseCaptioner(ABC):
                 Request(self, image_name(image), self.decoding, source=self.source_of(image))
                 for image in images[start : start + batch_size]
             ]
-            tags += [() if values is None else tagger.tags(tagger.probabilities(values)) for values in port(batch)]
+            tags += [
+                () if values is None else tagger.tags(tagger.of_vectors(pooled_vector(values)[None])[0])
+                for values in port(batch)
+            ]
         return tags
 
     def _requests(

@@ -12,7 +12,7 @@ from limner.decoding.selection import normalised_log_prob
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions
-from limner.runs.concepts import Concepts, Tag, WordColumns, largest_of_words
+from limner.runs.concepts import Concepts, Tag, WordColumns, largest_of_words, pooled_vector, trigram_bits
 from limner.text.tokenizer import Tokenizer
 
 ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
@@ -54,7 +54,7 @@ class CaptionRules:
         """Compute the probabilities of the concepts in the image of a request."""
         is_read = self.concepts is not None or request.rule_options.with_tags
         if self.tagger is not None and request.features is not None and is_read:
-            request.evidence = self.tagger.probabilities(request.features)
+            (request.evidence,) = self.tagger.of_vectors(pooled_vector(request.features)[None])
 
     def chooses(self, request: Request) -> bool:
         """Whether the concepts choose among the hypotheses of a beam."""
@@ -88,9 +88,10 @@ class CaptionRules:
         least = request.rule_options.min_confidence
         threshold = concepts.calibration.min_confidence if least is None else least
         evidence = concepts.evidence_of_each(request.evidence) if self.chooses(request) else None
-        captions = [self._with_confidence(request, caption, threshold, evidence) for caption in captions]
         if evidence is not None:
             captions = [self._with_articles(request, caption) for caption in captions]
+        captions = [self._with_confidence(request, caption, threshold, evidence) for caption in captions]
+        if evidence is not None:
             by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
             sure, doubtful = (
                 self._with_consensus([caption for caption in by_text.values() if caption.is_sure is kind])
@@ -149,7 +150,10 @@ class CaptionRules:
     def _with_confidence(
         self, request: Request, caption: Sentence, threshold: float, evidence: Floats | None
     ) -> Sentence:
-        """Return a caption with its confidence, and the evidence of the concepts (C,) added to its score, if any."""
+        """Return a caption with its confidence, and with evidence of the concepts (C,) its score.
+
+        To the normalised log-probability the score adds the evidence, and a loss for each trigram that nobody wrote.
+        """
         concepts, probabilities = self.concepts, request.evidence
         assert concepts is not None, "the captions of a model without concepts have no confidence"
         mentions, score = concepts.mentions(caption.text), caption.score
@@ -158,6 +162,10 @@ class CaptionRules:
         if evidence is not None:
             score = normalised_log_prob(caption.log_prob, len(caption.tokens) + 1, request.exponent)
             score += concepts.evidence(mentions, evidence)
+            if concepts.trigrams is not None:
+                places, bits = trigram_bits(caption.tokens, len(concepts.trigrams))
+                unseen = ((concepts.trigrams[places] & bits) == 0).any(1).sum()
+                score -= concepts.calibration.unseen * float(unseen)
         if REPEATED_WORD.search(caption.text):
             confidence = 0.0
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)

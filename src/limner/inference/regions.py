@@ -31,7 +31,7 @@ from limner.models.protocols import ConditionalLMSettings, device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.fast import tree_log_probs
-from limner.runs.concepts import Concepts, Vector, largest_of_words
+from limner.runs.concepts import Concepts, Vector, largest_of_words, pooled_vector
 from limner.runs.pretrained import pretrained_languages, pretrained_run
 from limner.runs.trained_model import TrainedModel
 from limner.text.queries import require_words
@@ -186,7 +186,9 @@ def _word_bonus(model: TrainedModel) -> Callable[[StoredFeatures | None], Vector
     def bonus_of(stored: StoredFeatures | None) -> Vector | None:
         if stored is None:
             return None
-        return weight * largest_of_words(words, concepts.log_ratios(concepts.probabilities(stored)))
+        return weight * largest_of_words(
+            words, concepts.log_ratios(concepts.of_vectors(pooled_vector(stored)[None])[0])
+        )
 
     return bonus_of
 

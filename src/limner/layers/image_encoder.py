@@ -17,7 +17,7 @@ from torch.nn.functional import dropout
 from limner.bounds import Bounds, GridSide, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
-from limner.layers.stack import GridRNN
+from limner.layers.grid_rnn import GridRNN, scan_grid
 from limner.settings import Settings
 
 Scaling = Literal["none", "unit", "l2", "layer"]
@@ -258,13 +258,6 @@ def pool_grid(grid: Tensor, window: int) -> Tensor:
         return grid
     side = math.isqrt(grid.shape[1]) // window
     return grid.view(len(grid), side, window, side, window, -1).mean((2, 4)).flatten(1, 2)
-
-
-def scan_grid(network: GridRNN, grid: Tensor) -> Tensor:
-    """Compute the states of a two-dimensional RNN at the locations of square grids: (B, L, D) to (B, L, 4H)."""
-    side = math.isqrt(grid.shape[1])
-    states: Tensor = network(grid.view(grid.shape[0], side, side, -1))
-    return states.flatten(1, 2)
 
 
 def scale(features: Tensor, scaling: Scaling) -> Tensor:

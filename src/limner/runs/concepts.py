@@ -3,11 +3,11 @@
     p(c | image) = sigmoid(w_c x + b_c + a_c log sum_k p(k | x))
 
 over the classes k of ImageNet that belong to concept c, by the classifier of the backbone. A run directory has them in
-concepts.json (names, rates, settings) and concepts.safetensors (weights), written by `pretrained/concepts.py`. They
-choose among the captions of an image, give tags and the confidence of a caption, and answer queries. Nothing here needs
-torch.
+concepts.json (names, rates, settings) and concepts.safetensors (weights), written by `pretrained/pack_concepts.py`.
+They choose among the captions of an image, give tags and the confidence of a caption, and answer queries. Beside them,
+a Bloom filter of the trigrams of training sentences tells phrases that nobody wrote. Nothing here needs torch.
 
-Shapes: C concepts, D feature size.
+Shapes: C concepts, D feature size, M bytes of the filter, a power of 2.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from limner.features.spec import FeatureSpec, in_float32
 from limner.files.structured import StructureError, read_json_file
 from limner.runs.pretrained import pretrained_run
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
@@ -50,6 +51,8 @@ FLOOR = 1e-3
 """Smallest probability and rate in logarithms."""
 CLASS_FLOOR = 1e-4
 """Smallest probability of classes of ImageNet in logarithms."""
+HASHES = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93], np.uint64)
+"""Odd factors of the multiply-shift hashes of trigrams."""
 UNSPACED = ("zh", "ja", "th")
 """Languages without spaces between words, whose names are sought among characters."""
 
@@ -91,6 +94,8 @@ class Calibration(Settings):
     """Weight of a word that names no thing, relative to a word that names a thing."""
     margin: Measured = 2.5
     """-log of the probability above which a thing in a caption counts as evidence for the caption."""
+    unseen: Measured = 0.0
+    """Loss of a trigram that no training sentence has."""
     consensus: Measured = 0.0
     """Weight of the similarity of a hypothesis to the other hypotheses of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
@@ -128,9 +133,19 @@ WordColumns = tuple[int, NDArray[np.int64], NDArray[np.int64]]
 class Concepts:
     """The layer with the names of its concepts."""
 
-    def __init__(self, file: ConceptsFile, weight: Vector, bias: Vector, gain: Vector | None = None) -> None:
-        """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros."""
-        self.file, self.weight, self.bias = file, weight, bias
+    def __init__(
+        self,
+        file: ConceptsFile,
+        weight: Vector,
+        bias: Vector,
+        gain: Vector | None = None,
+        trigrams: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros.
+
+        `trigrams` is the filter of the trigrams of training sentences, (M,), see `trigram_bits`; None for none.
+        """
+        self.file, self.weight, self.bias, self.trigrams = file, weight, bias, trigrams
         self.gain = np.zeros_like(bias) if gain is None else gain
         self.calibration = file.calibration
         self._log_rates = np.log(np.maximum(np.array(file.rates, np.float32), FLOOR))
@@ -157,6 +172,7 @@ class Concepts:
             file = ConceptsFile.parse(read_json_file(path), str(path))
             tensors = load_file(folder / WEIGHTS)
             weight, bias, gain = (tensors[name].astype(np.float32) for name in ("weight", "bias", "gain"))
+            trigrams = tensors.get("trigrams")
         except (OSError, SettingsError, StructureError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{path}: missing or damaged ({system_reason(error)}); restore the files") from None
         count = len(file.concepts)
@@ -172,7 +188,9 @@ class Concepts:
             raise RunError(f"{folder / WEIGHTS}: NaN or infinity in the weights; restore the file")
         if len(file.rates) != count:
             raise RunError(f"{path}: expected {count} rates, found {len(file.rates)}; restore the file")
-        return cls(file, weight, bias, gain)
+        if trigrams is not None and (trigrams.dtype != np.uint8 or trigrams.size.bit_count() != 1):
+            raise RunError(f"{folder / WEIGHTS}: expected a power of 2 bytes of trigrams; restore the file")
+        return cls(file, weight, bias, gain, trigrams)
 
     def reads(self, specs: Iterable[FeatureSpec]) -> bool:
         """Whether the layer reads some features: the pooled features or the last grid of its backbone."""
@@ -184,11 +202,6 @@ class Concepts:
             and spec.frames is None
             for spec in specs
         )
-
-    def probabilities(self, features: StoredFeatures) -> Vector:
-        """Compute the probability (C,) of each concept in an image."""
-        (row,) = self.of_vectors(pooled_vector(features)[None])
-        return np.asarray(row)
 
     def of_vectors(self, vectors: Vector, columns: Sequence[int] | slice = slice(None)) -> Vector:
         """Compute the probability (N, C) of concepts, of pooled features (N, D); BackboneError without weights."""
@@ -345,6 +358,18 @@ def largest_of_words(words: WordColumns, values: Vector) -> Vector:
     np.maximum.at(largest, rows, values[columns])
     largest[np.isneginf(largest)] = 0
     return largest
+
+
+def trigram_bits(tokens: Sequence[int], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return the bytes, and the bits in them, of T + 1 trigrams in a Bloom filter of `size` bytes, (T + 1, 3) each.
+
+    The sentence of the T tokens begins with two <s> and ends with </s>; `size` is a power of 2. Of the trigrams that
+    were not added, a share of s^3 has all its bits set, where s is the share of set bits.
+    """
+    ids = np.array([SPECIAL_TOKENS.bos, SPECIAL_TOKENS.bos, *tokens, SPECIAL_TOKENS.eos], np.uint64)
+    keys = (ids[:-2] << 40) + (ids[1:-1] << 20) + ids[2:]
+    bits = keys[:, None] * HASHES >> (64 - 3 - size.bit_length() + 1)
+    return (bits >> 3).astype(np.int64), np.uint8(1) << (bits & 7).astype(np.uint8)
 
 
 def pooled_vector(features: StoredFeatures) -> Vector:

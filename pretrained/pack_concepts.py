@@ -4,8 +4,8 @@
 
 The English names of a thing are its words in `things.tsv` with their plurals; the names of another word are all its
 forms in captions of the training split and in `caption_text`. German and Chinese concepts are the things and their
-kinds, with the names of `things.tsv` and `kinds.tsv`. Beside the weights is a filter of the trigrams of the training
-sentences and of the plain sentences, where the calibration has a loss of unseen ones and RUN a vocabulary.
+kinds, with the names of `things.tsv` and `kinds.tsv`. Where the calibration has a loss of unseen trigrams, a filter of
+the trigrams of the corpora and of the plain sentences is beside the weights, by the token ids of RUN.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_THINGS = ("couple of", "pair of", "family of", "band of", "orange")
 """Names that contain a name of people, and a colour."""
 ORANGES = ("an orange", "of an orange", "of oranges")
 FULL = 0.4
-"""Largest share of the bits of the filter that are set."""
+"""Largest share of the bits of the filter that are set; its cube is the share of other trigrams that pass as seen."""
 YOUNG = (
     "elephant", "giraffe", "zebra", "bear", "cow", "sheep", "horse", "bird", "goat", "animal", "duck", "panda", "lamb",
     "deer", "cat", "dog",
@@ -79,7 +79,7 @@ def main() -> None:
     weight, bias = layer["weight"][kept].astype(np.float16), layer["bias"][kept].astype(np.float32)
     gain = layer["gain"][kept].astype(np.float32)
     tensors = {"weight": weight, "bias": bias, "gain": gain}
-    if file.calibration.unseen and (options.out / "tokenizer.json").exists():
+    if file.calibration.unseen:
         sentences = training_sentences(options.lang, options.collection, options.data)
         plain = [concept.sentence for concept in file.concepts if concept.sentence]
         tensors["trigrams"] = filter_of_trigrams([*sentences, *plain], Tokenizer.load(options.out / "tokenizer.json"))
@@ -95,7 +95,7 @@ def training_sentences(lang: str, collection: Path, data: Path) -> list[str]:
 
 
 def filter_of_trigrams(sentences: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.uint8]:
-    """Return a Bloom filter of the trigrams of known words, the smallest whose bits are at most a quarter set."""
+    """Return the smallest Bloom filter of the trigrams of sentences of whose bits at most the share `FULL` is set."""
     encoded = [tokenizer.encode(sentence) for sentence in sentences]
     size = 1 << 16
     while True:

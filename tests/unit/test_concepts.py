@@ -252,13 +252,39 @@ def test_a_filter_has_every_trigram_that_was_added_and_few_others(size):
     others = np.concatenate([unseen(tokens) for tokens in generator.integers(3, 5000, (300, 8)).tolist()])
     share = float(np.unpackbits(bloom).mean())
     assert 1 - others.mean() == pytest.approx(share**3, abs=0.02)
-    first, second, *_ = sentences
-    assert unseen(first[::-1]).all() and unseen(first[1:]).tolist() == [True] * 2 + [False] * 6  # the order counts
-    assert unseen([*first, second[0]]).tolist() == [False] * 8 + [True] * 2  # and the end of a sentence
+
+
+def test_the_order_of_tokens_and_the_ends_of_a_sentence_count():
+    size, sentence = 1 << 16, [5, 6, 7, 8]
+    bloom = bloom_of([sentence], size)
+
+    def unseen(tokens):
+        places, bits = trigram_bits(tokens, size)
+        return ((bloom[places] & bits) == 0).any(1).tolist()
+
+    assert unseen(sentence) == [False] * 5
+    assert unseen(sentence[::-1]) == [True] * 5
+    assert unseen(sentence[1:]) == [True] * 2 + [False] * 2
+    assert unseen([*sentence, 9]) == [False] * 4 + [True] * 2
+    assert unseen([]) == [True]
+
+
+@pytest.mark.parametrize("lang", ["en", "de"])
+def test_the_filter_of_the_package_knows_its_plain_sentences(lang):
+    captioner = load(lang=lang)
+    concepts, tokenizer = captioner.rules.concepts, captioner.tokenizer
+
+    def unseen(text):
+        places, bits = trigram_bits(tokenizer.encode(text), len(concepts.trigrams))
+        return int(((concepts.trigrams[places] & bits) == 0).any(1).sum())
+
+    sentences = [concept.sentence for concept in concepts.file.concepts if concept.sentence]
+    assert sum(map(unseen, sentences)) == 0
+    assert sum(unseen(" ".join(reversed(sentence.split()))) > 0 for sentence in sentences) > 0.8 * len(sentences)
 
 
 @pytest.mark.parametrize(("loss", "order"), [(0.0, (0, 1)), (0.2, (0, 1)), (0.4, (1, 0))])
-def test_a_trigram_that_nobody_wrote_costs_its_loss(loss, order):
+def test_a_trigram_outside_of_the_filter_costs_its_loss(loss, order):
     concepts, tokens = concepts_with(weight=0.0, unseen=loss), ((10, 11, 13), (10, 11, 12))
     concepts.trigrams = bloom_of([tokens[1], (11, 13, 12)], 1 << 10)
     request = SimpleNamespace(
@@ -351,6 +377,8 @@ def test_concepts_are_read_as_they_were_written_and_damage_is_named(tmp_path):
         lambda: save_file({"weight": weight[:6], **LAYER}, tmp_path / WEIGHTS),
         lambda: save_file({"weight": np.full_like(weight, np.inf), **LAYER}, tmp_path / WEIGHTS),
         lambda: save_file({"weight": weight, **LAYER, "trigrams": np.zeros(24, np.uint8)}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": weight, **LAYER, "trigrams": np.zeros((4, 4), np.uint8)}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": weight, **LAYER, "trigrams": np.zeros(0, np.uint8)}, tmp_path / WEIGHTS),
         lambda: (tmp_path / WEIGHTS).write_bytes(b"12"),
         lambda: (tmp_path / WEIGHTS).unlink(),
         lambda: (tmp_path / FILE).write_text(json.dumps({"concepts": 1})),

@@ -22,6 +22,7 @@ from limner.evaluation.correlate import (
     score_judged_pairs,
 )
 from limner.inference.features import open_features
+from limner.inference.scorer import Scorer
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, sample_items
 from limner.runs.trained_model import load_trained_model
 
@@ -184,8 +185,7 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, command_line):
     marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features), features)
     expected = [row["log_prob"] - float(log_prob) for row, log_prob in zip(rows, marginal, strict=True)]
     assert [row["log_ratio"] for row in rows] == pytest.approx(expected, abs=1e-3)
-    assert rows[0]["log_ratio"] == pytest.approx(sum(value for _, value in rows[0]["words"]))
-    assert [word for word, _ in rows[0]["words"]] == ["a", "red", "wall", "</s>"]
+    assert [word for word, _ in rows[0]["token_log_ratios"]] == ["a", "red", "wall", "</s>"]
     items = [
         replace(item, sentences=(ItemSentence("en", "a red wall"),)) for item in sample_items(tiny, "train", features)
     ]
@@ -196,10 +196,32 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, command_line):
     with torch.inference_mode():
         probabilities = model.model(shown).logits[0].softmax(-1)
     expected = probabilities[1, targets[0][1]] / ((every[:, 0] * every[:, 1]).mean() / every[:, 0].mean())
-    assert rows[0]["words"][1][1] == pytest.approx(math.log(expected), abs=1e-3)
+    assert rows[0]["token_log_ratios"][1][1] == pytest.approx(math.log(expected), abs=1e-3)
     assert "|marginal:32:train|seed:1|" in rows[0]["signature"] and rows[0]["signature"].endswith("|fp32")
+    _, out, _ = command_line(*arguments, "--collection", tiny.path)
+    header, first, second, *explained, signature = out.splitlines()
+    assert header.split("\t") == ["log-prob", "perplexity", "log-ratio", "sentence"]
+    assert (
+        first.endswith("a red wall") and second.endswith("a blue wall") and signature.startswith("log-ratio: [score:")
+    )
+    assert [line.split()[1::2] for line in explained] == [["a", color, "wall", "</s>"] for color in ("red", "blue")]
     _, out, _ = command_line(*arguments)
     assert "log-ratio" not in out and "a red wall" in out
+
+
+def test_log_ratios_belong_to_their_images_and_need_words(tiny, trained):
+    first, second = (tiny.image_path(item) for item in tiny.items("test")[:2])
+    scorer, texts = Scorer.load(trained), ["a red wall", "a zyx wall"]
+    alone = [scorer.log_ratios(image, [text], tiny).values for image, text in zip((first, second), texts, strict=True)]
+    calls = []
+    together = scorer.log_ratios([first, second], texts, tiny, on_progress=lambda *done: calls.append(done))
+    assert calls == [(32, 64), (64, 64)]
+    assert together.values == pytest.approx([alone[0][0], alone[1][0]], abs=1e-4)
+    assert together.tokens[1][1][0] == "<unk>"
+    with pytest.raises(SettingsError):
+        scorer.log_ratios([first], texts, tiny)
+    with pytest.raises(SettingsError):
+        scorer.log_ratios(first, [""], tiny)
 
 
 def test_the_signature_of_the_log_ratio_names_model_images_and_arithmetic(tiny, trained, trained_on_colours):

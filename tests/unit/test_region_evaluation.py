@@ -392,10 +392,14 @@ def test_commands(collection, run, tmp_path):
     assert result.exit_code == 1 and "missing.png" in result.stderr
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == [image, other]
     assert sorted(path.name for path in (tmp_path / "drawings").iterdir()) == ["4.png", "5.png"]
-    for option in ("--tags", "--n-best=2", "--prefix=a", "--explain-beam=-"):
+    result = runner.invoke(app, ["describe", "-", *regions, "1", "--sheet", str(out)], input=f"{image}\n{other}\n")
+    assert isinstance(result.exception, SettingsError) and "expected a folder" in str(result.exception)
+    with pytest.raises(SettingsError, match=r"^--sheet: draws the boxes of --regions"):
+        raise runner.invoke(app, ["describe", image, "--sheet", str(out)]).exception
+    for option in ("--tags", "--n-best=2", "--prefix=a", "--explain-beam=-", "--lang=de", "--write=csv"):
         with pytest.raises(SettingsError, match=rf"^{option.partition('=')[0]}: has no effect on --regions"):
             raise runner.invoke(app, ["describe", image, *regions, "1", option]).exception
-    with pytest.raises(SettingsError, match=r"^--regions: the built-in captioner does not detect regions"):
+    with pytest.raises(SettingsError, match=r"^--regions: the built-in captioner and models of the hub do not"):
         raise runner.invoke(app, ["describe", image, "--regions", "1"]).exception
     result = runner.invoke(app, [*several, "--sheet", str(out)])
     assert result.exit_code != 0 and isinstance(result.exception, SettingsError)

@@ -174,7 +174,7 @@ def _token_log_probs(output: Output, batch: Batch) -> Tensor:
 
 
 @torch.inference_mode()
-def token_log_probs(model: Model, examples: Examples, *, on_progress: Progress | None = None) -> Tensor:
+def token_log_probs(model: Model, examples: Examples) -> Tensor:
     """Compute the natural log-probability of each token of N sentences of the same T tokens, with `</s>`, (N, T)."""
     _require_probabilities([model])
     device, count = device_of(model), max(1, TOKENS_PER_BATCH // (1 + len(examples.targets[0])))
@@ -183,8 +183,6 @@ def token_log_probs(model: Model, examples: Examples, *, on_progress: Progress |
         for begin in range(0, len(examples), count):
             batch = examples.batch(range(begin, min(begin + count, len(examples)))).to(device)
             parts.append(_token_log_probs(model(batch), batch).cpu())
-            if on_progress is not None:
-                on_progress(min(begin + count, len(examples)), len(examples))
     log_probs = torch.cat(parts)
     require_numbers(log_probs, "log-probabilities")
     return log_probs

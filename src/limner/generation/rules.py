@@ -88,10 +88,9 @@ class CaptionRules:
         least = request.rule_options.min_confidence
         threshold = concepts.calibration.min_confidence if least is None else least
         evidence = concepts.evidence_of_each(request.evidence) if self.chooses(request) else None
-        if evidence is not None:
-            captions = [self._with_articles(request, caption) for caption in captions]
         captions = [self._with_confidence(request, caption, threshold, evidence) for caption in captions]
         if evidence is not None:
+            captions = [self._with_articles(request, caption) for caption in captions]
             by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
             sure, doubtful = (
                 self._with_consensus([caption for caption in by_text.values() if caption.is_sure is kind])
@@ -150,9 +149,9 @@ class CaptionRules:
     def _with_confidence(
         self, request: Request, caption: Sentence, threshold: float, evidence: Floats | None
     ) -> Sentence:
-        """Return a caption with its confidence, and with evidence of the concepts (C,) its score.
+        """Return a caption with its confidence; with evidence of the concepts (C,), also with its score.
 
-        To the normalised log-probability the score adds the evidence, and a loss for each trigram that nobody wrote.
+        The score is the normalised log-probability and the evidence, less a loss for each trigram not in the filter.
         """
         concepts, probabilities = self.concepts, request.evidence
         assert concepts is not None, "the captions of a model without concepts have no confidence"
@@ -164,8 +163,8 @@ class CaptionRules:
             score += concepts.evidence(mentions, evidence)
             if concepts.trigrams is not None:
                 places, bits = trigram_bits(caption.tokens, len(concepts.trigrams))
-                unseen = ((concepts.trigrams[places] & bits) == 0).any(1).sum()
-                score -= concepts.calibration.unseen * float(unseen)
+                unseen = ((concepts.trigrams[places] & bits) == 0).any(1)
+                score -= concepts.calibration.unseen * float(unseen[: None if caption.ended else -1].sum())
         if REPEATED_WORD.search(caption.text):
             confidence = 0.0
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)

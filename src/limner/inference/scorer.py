@@ -37,9 +37,9 @@ class LogRatios(NamedTuple):
 
     values: list[float]
     """log P(w|I) - log P(w) of each sentence, in natural logarithms."""
-    words: list[list[tuple[str, float]]]
-    """Tokens of each sentence, `</s>` included, with log P(w_t | w_1 .. w_t-1, I) - log P(w_t | w_1 .. w_t-1), which
-    sum to its value: what the image says for each word."""
+    tokens: list[list[tuple[str, float]]]
+    """Tokens of each sentence, with `</s>`, and their log P(w_t | w_1 .. w_t-1, I) - log P(w_t | w_1 .. w_t-1), whose
+    sum is the value of the sentence: the pointwise mutual information of each token and the image."""
     signature: str
     """Digest of the model and images of the marginal P(w)."""
 
@@ -107,39 +107,42 @@ class Scorer:
         *,
         on_progress: Progress | None = None,
     ) -> LogRatios:
-        """Compute log P(w|I) - log P(w) of sentences, and of each word, with P(w) over the training images I_k.
+        """Compute log P(w|I) - log P(w) of sentences and of each token, with P(w) over training images I_k.
 
-        The probability of a word without the image is P(w_1 .. w_t) / P(w_1 .. w_t-1), with P(w_1 .. w_t) the mean of
-        P(w_1 .. w_t | I_k).
+        The probability of a token without the image is P(w_1 .. w_t) / P(w_1 .. w_t-1), where P(w_1 .. w_t) is the mean
+        of P(w_1 .. w_t | I_k).
 
         Args:
-            images: images of the sentences, or one image, as for `score`, which checks them.
-            sentences: scored sentences.
+            images: N images, or one of them, as for `score`.
+            sentences: N sentences.
             collection: training images and their features.
-            on_progress: called with the number of images done and their total, for each sentence.
+            on_progress: called with the number of pairs of a sentence and a training image done, and their total.
 
         Raises:
             CollectionError: the training split of the collection has no image with features.
-            SettingsError: the model uses no image features.
+            SettingsError: the model uses no stored image features; and as `score`.
+            MediaError: an image cannot be read.
         """
-        features = open_features(self.model, collection)
-        if features is None:
+        stored, inputs = open_features(self.model, collection), images_of_sentences(sentences, images)
+        if stored is None or self.backbone is None:
             raise SettingsError(
                 "expected a model with stored image features, found one without; leave out --collection"
             )
-        training, inputs = marginal_items(self.model, collection, features), images_of_sentences(sentences, images)
-        assert self.backbone is not None, "a model with image features has a backbone"
-        spellings, words = [*self.model.tokenizer.spellings], []
-        for image, text in zip(inputs, sentences, strict=True):
-            seen = self._examples([new_item(image)], text, BackboneFeatures(self.backbone, [image]))
-            unseen = self._examples(training, text, features)
-            joint = token_log_probs(self.model.model, unseen, on_progress=on_progress).double().cumsum(1)  # (K, T)
-            marginal = joint.logsumexp(0) - math.log(len(training))
-            ratios = token_log_probs(self.model.model, seen)[0] - marginal.diff(prepend=torch.zeros(1))
-            names = (spellings[token] for token in (*seen.targets[0], SPECIAL_TOKENS.eos))
-            words.append([*zip(names, ratios.tolist(), strict=True)])
+        require_words(self.model.tokenizer, sentences)
+        require_images(self.model, inputs)
+        training, computed = marginal_items(self.model, collection, stored), BackboneFeatures(self.backbone, inputs)
+        spellings, tokens, count = self.model.tokenizer.spellings, [], len(sentences)
+        for number, (image, text) in enumerate(zip(inputs, sentences, strict=True)):
+            given_image = self._examples([new_item(image)], text, computed)
+            log_probs = token_log_probs(self.model.model, self._examples(training, text, stored))  # (K, T)
+            marginal = log_probs.double().cumsum(1).logsumexp(0) - math.log(len(training))
+            ratios = token_log_probs(self.model.model, given_image)[0] - marginal.diff(prepend=torch.zeros(1))
+            names = [spellings[token] for token in (*given_image.targets[0], SPECIAL_TOKENS.eos)]
+            tokens.append([*zip(names, ratios.tolist(), strict=True)])
+            if on_progress is not None:
+                on_progress((number + 1) * len(training), count * len(training))
         signature = log_ratio_signature(self.model, collection, len(training), "fp32")
-        return LogRatios([sum(ratio for _, ratio in sentence) for sentence in words], words, signature)
+        return LogRatios([sum(ratio for _, ratio in sentence) for sentence in tokens], tokens, signature)
 
     def _examples(self, items: Sequence[Item], sentence: str, features: FeatureSource) -> Examples:
         sentences = (ItemSentence(self.model.recipe.data.lang, sentence),)

@@ -5,7 +5,7 @@
 over the classes k of ImageNet that belong to concept c, by the classifier of the backbone. A run directory has them in
 concepts.json (names, rates, settings) and concepts.safetensors (weights), written by `pretrained/pack_concepts.py`.
 They choose among the captions of an image, give tags and the confidence of a caption, and answer queries. Beside them,
-a Bloom filter of the trigrams of training sentences tells phrases that nobody wrote. Nothing here needs torch.
+a Bloom filter has the trigrams of the sentences of corpora. Nothing here needs torch.
 
 Shapes: C concepts, D feature size, M bytes of the filter, a power of 2.
 """
@@ -95,7 +95,7 @@ class Calibration(Settings):
     margin: Measured = 2.5
     """-log of the probability above which a thing in a caption counts as evidence for the caption."""
     unseen: Measured = 0.0
-    """Loss of a trigram that no training sentence has."""
+    """Loss of a trigram that is not in the filter of the corpora."""
     consensus: Measured = 0.0
     """Weight of the similarity of a hypothesis to the other hypotheses of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
@@ -143,7 +143,7 @@ class Concepts:
     ) -> None:
         """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros.
 
-        `trigrams` is the filter of the trigrams of training sentences, (M,), see `trigram_bits`; None for none.
+        `trigrams` is the filter of the trigrams of corpora, (M,), see `trigram_bits`; None for none.
         """
         self.file, self.weight, self.bias, self.trigrams = file, weight, bias, trigrams
         self.gain = np.zeros_like(bias) if gain is None else gain
@@ -188,7 +188,7 @@ class Concepts:
             raise RunError(f"{folder / WEIGHTS}: NaN or infinity in the weights; restore the file")
         if len(file.rates) != count:
             raise RunError(f"{path}: expected {count} rates, found {len(file.rates)}; restore the file")
-        if trigrams is not None and (trigrams.dtype != np.uint8 or trigrams.size.bit_count() != 1):
+        if trigrams is not None and (trigrams.dtype.name, trigrams.ndim, trigrams.size.bit_count()) != ("uint8", 1, 1):
             raise RunError(f"{folder / WEIGHTS}: expected a power of 2 bytes of trigrams; restore the file")
         return cls(file, weight, bias, gain, trigrams)
 

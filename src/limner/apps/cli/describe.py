@@ -15,7 +15,7 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.caption_output import CaptionFormat, caption_output, choose_format
 from limner.apps.cli.explanations import claim_plots, explain_caption, load_compared, plot_captions, require_beam_file
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.regions import describe_regions
+from limner.apps.cli.regions import print_regions
 from limner.apps.cli.stored_captions import StoredCaptions, WriteKind
 from limner.apps.cli.terminal import activity, progress_bar, report_unreadable
 from limner.bounds import BatchSize, Count, Probability
@@ -87,8 +87,8 @@ def describe(
             the concepts of the model. With --regions: leave out less confident regions; default: 0.05.
 
     Regions:
-        regions (N): Find the regions of each image with a dense captioner, and print the boxes (left, top, width and
-            height in pixels), confidences and descriptions of the N most confident.
+        regions (N): Find the regions of each image with a dense captioner, which --model names, and print the boxes
+            (left, top, width and height in pixels), confidences and descriptions of the N most confident.
         sheet (PATH): With --regions: PNG or JPEG file of the image with the boxes and descriptions; for several images
             a folder for PNG files named like the images.
 
@@ -111,8 +111,8 @@ def describe(
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
     options.refuse({"replace": replace and not (write or embed)}, "needs --write or --embed; add one of them")
-    prints = attention or explain_beam or not (output or write or embed)
-    options.refuse({"ray": prints and ray}, "needs --output, --write or --embed, and no plots; leave it out")
+    no_file = attention or explain_beam or not (output or write or embed)
+    options.refuse({"ray": no_file and ray}, "has an effect only with --output, --write or --embed; leave it out")
     options.refuse({"sheet": regions is None and sheet}, "draws the boxes of --regions N; give both")
     if attention is not None:
         claim_plots(attention, force)
@@ -122,7 +122,7 @@ def describe(
         unused |= {"lang": lang, "prefix": prefix, "must_include": must_include, "n_best": decoding.get("n_best")}
         options.refuse({**unused, **hub, "explain_beam": explain_beam}, "has no effect on --regions; leave it out")
         where = (min_confidence, decoding, sheet, backbone, device)
-        return describe_regions(images, model, regions, *where, recursive=recursive, force=force, as_json=as_json)
+        return print_regions(images, model, regions, *where, recursive=recursive, force=force, as_json=as_json)
     decoding |= {"sample": sampling} if sample else {}
     if explain_beam is not None:
         unused |= {"min_confidence": min_confidence, "recursive": recursive, "json": as_json}

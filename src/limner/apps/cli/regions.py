@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from limner.inference.regions import RegionCaption
 
 
-def describe_regions(
+def print_regions(
     images: Sequence[Path],
     model: list[Path] | None,
     count: int,
@@ -40,9 +40,9 @@ def describe_regions(
         SettingsError: not one `model`, or a setting of `decoding` or a file of `sheet` is not allowed.
         RunError: the model does not detect regions.
     """
-    if not model:
+    if not model or str(model[0]).startswith("hub:"):
         raise SettingsError(
-            "--regions: the built-in captioner does not detect regions; name a dense captioner with --model "
+            "--regions: the built-in captioner and models of the hub do not detect regions; name a run with --model "
             "('limner train johnson2016/flickr30k-entities' trains one)"
         )
     run = require_one_model(model, "describe --regions")
@@ -51,7 +51,7 @@ def describe_regions(
     from limner.media.modality import IMAGE
 
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
-    drawings = _drawings(files, sheet, force, is_single=len(images) == 1 and not images[0].is_dir())
+    drawings = _drawings(files, sheet, force, is_single=len(files) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
     confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
     records: list[dict[str, Any]] = []

@@ -40,7 +40,7 @@ def score(
     """Compute the log-probability and the perplexity of sentences given an image, or their score in a joint space.
 
     With --collection, the score without references log P(w|I) - log P(w) too: how much more probable the image makes
-    the sentence, and each of its words.
+    the sentence, and each of its tokens.
 
     Example: `limner score photo.jpg "A dog runs ." "A cat sleeps ."`
 
@@ -78,8 +78,8 @@ def score(
     pairs: list[tuple[str, Any]] = list(zip(sentences, scores, strict=True))
     records = [{"sentence": text, **result._asdict()} for text, result in pairs]
     if ratios is not None:
-        for record, value, words in zip(records, ratios.values, ratios.words, strict=True):
-            record |= {"log_ratio": value, "words": words, "signature": ratios.signature}
+        for record, value, tokens in zip(records, ratios.values, ratios.tokens, strict=True):
+            record |= {"log_ratio": value, "token_log_ratios": tokens, "signature": ratios.signature}
     if as_json:
         return print_json(records)
     from limner.metrics.base import format_value
@@ -89,9 +89,9 @@ def score(
     for record in records:
         values = [format_value(record[name]) if name == "perplexity" else f"{record[name]:.2f}" for name in names]
         echo(tab_separated(*values, record["sentence"]))
-        if ratios is not None:
-            echo("  ".join(f"{word} {value:+.2f}" for word, value in record["words"]))
     if ratios is not None:
+        for tokens in ratios.tokens:
+            echo("log-ratios: " + "  ".join(f"{token} {value:+.2f}" for token, value in tokens))
         echo(f"log-ratio: [{ratios.signature}]")
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 import limner
 from limner.apps.photos import update as updating
+from limner.apps.photos.index import REBUILT
 from limner.apps.photos.index import FolderIndex as BuiltInFolderIndex
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.errors import FolderError, RunError, SettingsError
@@ -117,6 +118,25 @@ def test_an_index_of_another_model_is_refused(folder, captioner, of_colours):
     with pytest.raises(FolderError, match=r"not the captioner .*--rebuild"):
         index.update(of_colours)
     assert index.update(of_colours, rebuild=True).described == 4
+
+
+def test_an_interrupted_rebuild_keeps_the_old_index(folder, captioner, of_colours):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    record, captions = index.record, {match.path: match.caption for match in index.search("a red wall", 9)}
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        index.update(of_colours, interrupt, rebuild=True)
+    opened = FolderIndex.open(folder)
+    assert opened.record == record and not record.updating
+    assert {match.path: match.caption for match in opened.search("a red wall", 9)} == captions
+    assert index.update(captioner).unchanged == 4
+    index.update(of_colours, rebuild=True)
+    assert opened.record.captioner != record.captioner and len(opened) == 4
+    assert not (index.path / REBUILT).exists()
 
 
 def files_of(index):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = ".limner"
 """Name of the index in the folder that it describes."""
+REBUILT = "rebuilt"
+"""Folder in an index of the index that replaces it."""
 DEFAULT_COUNT = 10
 """Default number of results of a search."""
 
@@ -136,7 +139,7 @@ class FolderIndex:
         if result.record.updating:
             logger.warning(
                 f"{result.path}: an update is under way, or was interrupted: images may be missing; to complete it, "
-                f"run 'limner index {folder}'"
+                f"run 'limner index {folder}{result.record.options}'"
             )
         return result
 
@@ -174,7 +177,7 @@ class FolderIndex:
             on_progress: called with the number of new and changed files that are done, and their total.
             recursive: whether images in folders of the folder belong to the index.
             verify: compare the contents of all files.
-            rebuild: replace the index, and describe all images again.
+            rebuild: describe all images again; the new index replaces the old one when it is complete.
             batch_size: number of images that are described together.
 
         Raises:
@@ -193,18 +196,24 @@ class FolderIndex:
         with locked(self.path, FolderError):
             for name in (FILES, IMAGES):
                 remove_unfinished(self.path / name)
+            _remove(self.path / REBUILT)
+            place = self.path / REBUILT if rebuild else self.path
+            place.mkdir(exist_ok=True)
+            space = self.record.space if has_index(place) else ""
+            searcher = self._searcher or open_searcher(captioner.lang, space)
+            if not has_index(place):
+                create_index(place, IndexRecord.from_captioner(captioner, searcher))
+            opened = open_index(place)
+            _require_captioner(place, opened.record, run_digest(captioner.folder, captioner.changed))
+            _require_features(place, opened.record, searcher)
+            result = Updater(self.folder, place, captioner, searcher, opened).run(scan, verify, batch_size, on_progress)
             if rebuild:
                 for name in (RECORD, FILES, IMAGES):  # the record first: tables without it are a damaged index
                     _remove(self.path / name)
-            space = self.record.space if has_index(self.path) else ""
-            searcher = self._searcher or open_searcher(captioner.lang, space)
-            if not has_index(self.path):
-                create_index(self.path, IndexRecord.from_captioner(captioner, searcher))
-            opened = open_index(self.path)
-            _require_captioner(self.path, opened.record, run_digest(captioner.folder, captioner.changed))
-            _require_features(self.path, opened.record, searcher)
-            updater = Updater(self.folder, self.path, captioner, searcher, opened)
-            return updater.run(scan, verify, batch_size, on_progress)
+                for name in (FILES, IMAGES, RECORD):
+                    os.replace(place / name, self.path / name)
+                place.rmdir()
+            return result
 
     def find_unchanged(self, run: Path, changed: Sequence[str] = (), *, recursive: bool = True) -> FolderUpdate | None:
         """Return the numbers of an update with the model of a run directory if it would change nothing, else None.
@@ -297,10 +306,11 @@ class FolderIndex:
 def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
     """Check that an index was made with the captioner of a digest; FolderError for another captioner."""
     if record.captioner != digest:
+        own = f"name it by{record.options}" if record.options else "leave out --lang and --model"
         raise FolderError(
             f"{index}: has captions in '{record.lang}' of {record.model or 'a model that is in no folder'}, which is "
-            "not the captioner of this command, or whose files have changed; leave out --lang or --model, "
-            f"place another index by --index, or {REBUILD}"
+            f"not the captioner of this command, or whose files have changed; {own}, place another index by --index, "
+            f"or {REBUILD}"
         )
 
 

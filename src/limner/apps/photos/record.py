@@ -12,7 +12,7 @@ from limner.errors import DamagedIndexError
 from limner.files import open_file, write_text
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.image_searcher import Searcher
-from limner.runs.pretrained import is_pretrained
+from limner.runs.pretrained import DEFAULT_LANG, is_pretrained
 from limner.settings import Settings
 from limner.storage.json_text import to_json
 from limner.storage.places import load_record
@@ -61,6 +61,13 @@ class IndexRecord(Settings):
             vector_dim=searcher.vector_dim,
             space=searcher.space,
         )
+
+    @property
+    def options(self) -> str:
+        """Options of 'limner index' that name the captioner; empty for the built-in English one."""
+        if not self.model.startswith("built-in:"):
+            return f" --model {self.model}" if self.model else ""
+        return f" --lang {self.lang}" if self.lang != DEFAULT_LANG else ""
 
     @property
     def updating(self) -> bool:

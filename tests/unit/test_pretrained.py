@@ -229,7 +229,7 @@ def test_options_that_contradict_each_other_are_refused(translators):
         load(lang="de", to="en")
     for options, error in (
         (["--to", "en", "--model", "run"], "has no effect on --model"),
-        (["--from", "en"], "the built-in translator (de to en), got en to any"),
+        (["--from", "en"], "the built-in translator (de to en), got en to no target"),
         ([], "expected --to de or --to en"),
     ):
         assert error in str(CliRunner().invoke(app, ["translate", "drei", *options]).exception)
@@ -285,6 +285,14 @@ def test_the_service_offers_the_translator_to_clients_of_libretranslate():
     languages, (text, unchanged) = with_service(load_served_models(ServerSettings()), use)
     assert [(entry["code"], entry["targets"]) for entry in languages] == [("en", ["de"]), ("de", ["en"])]
     assert "Hunde" in text and "Schnee" in text and unchanged == CAPTIONS["en", "de"][0][0]
+
+
+def test_capitals_are_read_as_small_letters_and_another_language_is_named(caplog):
+    translator = load(pretrained.pretrained_translator("de"))
+    capitals, small = (best.text for (best, *_) in translator.translate(["TWO DOGS RUN.", "Two dogs run."]))
+    assert capitals == small and "hund" in small.lower()
+    assert CliRunner().invoke(app, ["translate", "Zwei Hunde laufen im Schnee.", "--to", "de"]).exit_code == 0
+    assert "this looks like German (de), and the translator reads English (en)" in caplog.text
 
 
 def test_several_sentences_in_one_text_are_logged_also_with_plots(caplog, tmp_path):

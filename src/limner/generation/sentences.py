@@ -28,10 +28,8 @@ COPIED_CHARACTERS = "their unknown characters are copied into the translation"
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
 MIN_LOG_PROB, MAX_UNKNOWN_SHARE = -1.2, 0.25
-"""Limits of the log-probability per token of a translation and of the share of unknown source tokens; beyond them a
-sentence is outside the domain of a translator; the log-probability is chosen on Multi30k's validation split and on
-sentences of news and mail.
-"""
+"""Limits of the log-probability per token of a translation, chosen on Multi30k's validation split and sentences of news
+and mail, and of the share of unknown source tokens; beyond them a sentence is outside the domain of a translator."""
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])")
 """Place between two sentences on a line."""
 MAX_SOURCE_TOKENS = 1000
@@ -47,10 +45,13 @@ MustInclude = Sequence[str] | Sequence[Sequence[str]]
 input."""
 MissingImage = Literal["refuse", "text"]
 """Treatment of a sentence without an image by a model trained with images: an error, or a translation of the text."""
-
-
 EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
 """Translation of an empty sentence, which is not decoded."""
+
+
+def without_capitals(text: str) -> str:
+    """Return a text of several words in capitals as a sentence in small letters: subwords of capitals are letters."""
+    return text.capitalize() if text.isupper() and " " in text.strip() else text
 
 
 def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bool:

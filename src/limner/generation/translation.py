@@ -26,6 +26,7 @@ from limner.generation.sentences import (
     require_source_length,
     warn_of_ignored_images,
     warn_of_unknown_words,
+    without_capitals,
     words_of_inputs,
 )
 from limner.media.image import ImageInput
@@ -134,7 +135,7 @@ class BaseTranslator(ABC):
     ) -> tuple[list[list[int]], Sequence[ImageInput | None]]:
         """Return the tokens and the image of each sentence, None without an image; errors as `translate`."""
         images = images_of_sentences(sentences, images, missing)
-        sources = [self.source_tokenizer.encode(text) for text in sentences]
+        sources = [self.source_tokenizer.encode(without_capitals(text)) for text in sentences]
         for row, source in enumerate(sources):
             require_source_length(row, len(source), self.max_source_tokens)
         require_image_files(images)

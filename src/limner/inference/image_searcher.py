@@ -44,6 +44,8 @@ MAX_CONCEPTS_ALONE = 2
 """Number of concepts up to which the concepts of a sentence alone rank images, unless all are common."""
 COMMON_RATE = 0.2
 """Rate of a concept, such as a person, that is in too many photographs to rank them alone."""
+THINGS_WEIGHT = 2.0
+"""Weight of the things in images beside the joint space in the similarity of images; chosen on Pascal's photographs."""
 TIE_WEIGHT = 1e-3
 """Weight of the cosine where the cosine only orders images of equal probability."""
 PROJECTION_BATCH_SIZE = 4096
@@ -183,6 +185,23 @@ class ImageSearcher:
         scores = CONCEPT_WEIGHT * log_probs.sum(1)
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
+
+    def similarities(self, vector: Vector, vectors: NDArray[np.floating[Any]], projected: Vector) -> Vector:
+        """Compute how similar an image J is to images I, (N,): 1 for the same image.
+
+        With the cosine s of the joint space and the probabilities p of the T things among the concepts,
+
+            (s(I, J) + w b(I) · b(J)) / (1 + w),    b(I) = sqrt(p(I)) / |sqrt(p(I))|,    w = `THINGS_WEIGHT`
+
+        Args:
+            vector: pooled features of J, (D,).
+            vectors: pooled features of the images I, (N, D).
+            projected: vectors of the images I in the joint space, (N, J).
+        """
+        things, others = self.concepts.things.tolist(), np.asarray(vectors, np.float32)
+        of_image, of_others = (unit(np.sqrt(self.concepts.of_vectors(x, things))) for x in (vector[None], others))
+        cosines = projected @ self.project(vector[None])[0]
+        return np.asarray((cosines + THINGS_WEIGHT * (of_others @ of_image[0])) / (1 + THINGS_WEIGHT), np.float32)
 
     def _check_words(self, sentence: str) -> None:
         """Log the words in no vocabulary and in no name of a concept; SettingsError if no other word has content."""

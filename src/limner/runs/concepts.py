@@ -57,6 +57,7 @@ UNSPACED = ("zh", "ja", "th")
 """Languages without spaces between words, whose names are sought among characters."""
 
 Vector = NDArray[np.float32]
+Bits = NDArray[np.uint8]
 
 
 class Tag(NamedTuple):
@@ -134,12 +135,7 @@ class Concepts:
     """The layer with the names of its concepts."""
 
     def __init__(
-        self,
-        file: ConceptsFile,
-        weight: Vector,
-        bias: Vector,
-        gain: Vector | None = None,
-        trigrams: NDArray[np.uint8] | None = None,
+        self, file: ConceptsFile, weight: Vector, bias: Vector, gain: Vector | None = None, trigrams: Bits | None = None
     ) -> None:
         """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros.
 
@@ -360,7 +356,7 @@ def largest_of_words(words: WordColumns, values: Vector) -> Vector:
     return largest
 
 
-def trigram_bits(tokens: Sequence[int], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def trigram_bits(tokens: Sequence[int], size: int) -> tuple[NDArray[np.int64], Bits]:
     """Return the bytes, and the bits in them, of T + 1 trigrams in a Bloom filter of `size` bytes, (T + 1, 3) each.
 
     The sentence of the T tokens begins with two <s> and ends with </s>; `size` is a power of 2. Of the trigrams that

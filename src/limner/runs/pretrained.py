@@ -73,7 +73,7 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
         known = ", ".join(" to ".join(pair) for pair in pairs)
         raise SettingsError(
             f"expected a pair of languages of the built-in translator ({known or 'no weights'}), got "
-            f"{source or 'any language'} to {target or 'any language'}; choose a pair, or name another model"
+            f"{f'{source} to ' if source else ''}{target or 'no target'}; choose a pair, or name another model"
         )
     return PRETRAINED / "-".join(matching[0])
 

@@ -149,15 +149,18 @@ def translate(
 
 
 def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequence[Sequence[Sentence]]) -> None:  # noqa: ANN401
-    """Log how many texts are several sentences, and how many are outside the domain of the built-in translator."""
+    """Log another language than the source, and how many texts are several sentences or outside the domain."""
     from limner.generation.sentences import SENTENCE_END, is_outside_domain
+    from limner.text.queries import guess_language, language_name
 
+    lang = translator.source_tokenizer.settings.lang
+    if (guessed := guess_language(texts, lang)) != lang:
+        logger.warning(f"this looks like {language_name(guessed)}, and the translator reads {language_name(lang)}")
     if several := sum(SENTENCE_END.search(text) is not None for text in texts):
         logger.warning(
             f"{several} of {counted(len(texts), 'text')}: the built-in translator reads several sentences as one, and "
             "drops some of them; give each sentence by itself"
         )
-
     encode = translator.source_tokenizer.encode
     pairs = zip(texts, translations, strict=True)
     if guesses := sum(is_outside_domain(encode(text), best) for text, (best, *_) in pairs):

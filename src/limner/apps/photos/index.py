@@ -21,7 +21,7 @@ from limner.errors import FolderError
 from limner.features.spec import FeatureArray
 from limner.files import locked
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
-from limner.inference.image_searcher import Searcher, open_searcher, unit
+from limner.inference.image_searcher import Searcher, open_searcher
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.storage.places import remove_unfinished
@@ -42,7 +42,7 @@ class FolderMatch(NamedTuple):
     path: Path
     """The image file."""
     score: float
-    """Score of a sentence (`limner.inference.image_searcher`), or the cosine similarity to an image."""
+    """Score of a sentence, or the similarity to an image; see `limner.inference.image_searcher`."""
     caption: str
     """Caption of the image; empty where the captioner has withheld it."""
     confidence: float | None = None
@@ -88,8 +88,8 @@ class Snapshot:
         return self._ranked(self.searcher.scores(query, self._vectors, self._projected))
 
     def score_vector(self, vector: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
-        """Compute the cosine of the features of all images with a vector, best first."""
-        return self._ranked(unit(self._vectors) @ unit(vector))
+        """Compute the similarity of all images and an image with a feature vector, best first."""
+        return self._ranked(self.searcher.similarities(vector, self._vectors, self._projected))
 
     def _ranked(self, scores: NDArray[np.float32]) -> list[tuple[int, float]]:
         order = np.argsort(-scores, kind="stable")
@@ -259,7 +259,7 @@ class FolderIndex:
         return self._matches(snapshot, snapshot.score_sentence(query), count)
 
     def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
-        """Find the images that are most similar to an image, by the cosine of their pooled features.
+        """Find the images that are most similar to an image, by the things in them and the joint space.
 
         MediaError if the image cannot be read, FolderError if the index is damaged.
 

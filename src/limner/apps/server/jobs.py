@@ -23,7 +23,7 @@ from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
 from limner.generation.request import Request, RuleOptions
-from limner.generation.sentences import compile_words, require_source_length, words_of_inputs
+from limner.generation.sentences import compile_words, require_source_length, without_capitals, words_of_inputs
 from limner.generation.translation import BaseTranslator
 from limner.media.image import image_name, image_size, require_pixels
 from limner.storage.json_text import to_json
@@ -251,7 +251,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     if request.served.source is not None:
         image = image if generator.uses_image else None
         assert isinstance(generator, BaseTranslator), "a model with a source language translates"
-        source_tokens = generator.source_tokenizer.encode(request.text or "")
+        source_tokens = generator.source_tokenizer.encode(without_capitals(request.text or ""))
         require_source_length(0, len(source_tokens), generator.max_source_tokens)
     elif generator.rules is not None:
         generator.rules.check(RuleOptions(min_confidence=request.rule_options.min_confidence))

@@ -271,7 +271,7 @@ class SearchHit(BaseModel):
     name: str
     """Path relative to the indexed folder, or the id of an item of a collection."""
     score: float
-    """log P(query | image), or the cosine similarity to the image of the request."""
+    """log P(query | image), another score of the query, or the similarity to the image of the request."""
     caption: str
     """Caption by the model that made the index, or the first sentence of an item of a collection."""
     confidence: float | None = None

@@ -93,6 +93,10 @@ class HubSpace(HubModel):
         """Compute the score of a sentence and each image, (N,); SettingsError for a sentence without words."""
         return np.asarray(self._scale * (projected @ self.sentence_vectors([sentence])[0]) + self._bias, np.float32)
 
+    def similarities(self, vector: Vectors, vectors: NDArray[np.floating[Any]], projected: Vectors) -> Vectors:
+        """Compute the cosine of an image and each image, (N,)."""
+        return np.asarray(projected @ self.project(vector[None])[0], np.float32)
+
     def score(self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None) -> list[Match]:
         """Compute the score of each sentence and its image; one image is the image of all; MediaError if unreadable."""
         inputs = images_of_sentences(sentences, images)

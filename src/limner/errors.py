@@ -118,7 +118,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     The case and the hyphens of options do not count.
     """
     by_lower = {known_name.lower().lstrip("-"): known_name for known_name in known}
-    similar = get_close_matches(name.lower().lstrip("-"), by_lower, 1)
+    swapped = [other for other in by_lower if sorted(other) == sorted(name.lower())]  # the letters of a mistyped word
+    similar = swapped[:1] or get_close_matches(name.lower().lstrip("-"), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""
 
 

@@ -310,6 +310,7 @@ def test_one_thing_is_in_the_singular():
     [
         ("tset", ["train", "val", "test"], "; did you mean 'test'?"),
         ("BLEU4", ["bleu4", "bleu3"], "; did you mean 'bleu4'?"),
+        ("dgo", ["go", "dog", "ego"], "; did you mean 'dog'?"),
         ("photograph", ["train", "val"], ""),
         ("", [], ""),
     ],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from limner.errors import RunError, SettingsError, shortened, system_reason
+from limner.errors import RunError, SettingsError, did_you_mean, shortened, system_reason
 from limner.media.image import ImageInput, Pixels
 from limner.runs.concepts import TAG_PROBABILITY, Concepts, Vector, pooled_vector
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
@@ -217,7 +217,10 @@ class ImageSearcher:
         if unknown:
             verb, pronoun = ("is", "it") if len(unknown) == 1 else ("are", "them")
             vocabulary = f"the {language_name(lang)} vocabulary"
-            logger.warning(f"{quoted(unknown)} {verb} not in {vocabulary}; searched without {pronoun}")
+            similar = (
+                did_you_mean(unknown[0], tokenizer.spellings[SPECIAL_TOKENS.unk + 1 :]) if len(unknown) == 1 else ""
+            )
+            logger.warning(f"{quoted(unknown)} {verb} not in {vocabulary}; searched without {pronoun}{similar}")
 
 
 def unit(vectors: NDArray[np.floating[Any]]) -> Vector:

@@ -39,7 +39,7 @@ test_weights = check_all(
     ),
     case(TRANSLATE, "translator", files={"translator/model.safetensors": flip(0.5)}),
     case(CLASSIFY, "classifier", files={"classifier/model.safetensors": zeros}),
-    case("regions photos/0.jpg --model dense", "dense", files={"dense/model.safetensors": truncate(0.5)}),
+    case("describe photos/0.jpg --model dense --regions 9", "dense", files={"dense/model.safetensors": truncate(0.5)}),
     case("gradients --model captioner", "captioner", files={WEIGHTS: flip(0.5)}),
     *(
         case("report --model captioner", "captioner", files={WEIGHTS: damage})

@@ -28,7 +28,7 @@ IMAGES = (
 DESCRIBE = "describe {} --model captioner"
 SCORE = "score {} 'a red ball' --model captioner"
 SEARCH = "search {} --model captioner --collection c"
-REGIONS = "regions {} --model dense"
+REGIONS = "describe {} --model dense --regions 9"
 TRANSLATE = "translate 'a red ball' --model translator --image {}"
 
 test_describe = check_all(
@@ -111,5 +111,5 @@ test_unusual_images = check_all(
     case(
         "describe names --model captioner --json", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0
     ),
-    case("regions names --model dense", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0),
+    case("describe names --model dense --regions 9", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0),
 )

@@ -40,7 +40,7 @@ WRITERS = (
     "describe photos/0.jpg --model captioner --explain-beam new.png",
     "describe photos/0.jpg --model captioner --embed",
     "index photos --model captioner --index new",
-    "regions photos/0.jpg --model dense --out new.png",
+    "describe photos/0.jpg --model dense --regions 9 --sheet new.png",
     "translate 'a red ball' --model translator --image photos/0.jpg --out new.txt",
     "translate 'a red ball' --model translator --image photos/0.jpg --attention new",
     "translate --model translator --collection english --split train --write",

@@ -32,7 +32,7 @@ OPTIONS = {
         "--patches": ("1" + "0" * 13,),
     },
     "search 'a red ball' --model captioner --collection c": {"--slack": ("nan", "inf")},
-    "regions photos/0.jpg --model dense": {"--min-confidence": ("1.1", "nan")},
+    "describe photos/0.jpg --model dense --regions 9": {"--min-confidence": ("1.1", "nan")},
     "translate 'a red ball' --model translator --image photos/0.jpg": {"--n-best": ("0",)},
     "diagnose --model translator --collection c": {"--trials": ("1e20",)},
     "compare captioner dense": {"--level": ("0", "1.5", "nan")},

@@ -95,8 +95,8 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
             return _decode(image, name, min_side)
     except MediaError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, str(error)) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large(name, "too many pixels") from None
     except UnidentifiedImageError:
         raise MediaError(_not_an_image(source, name)) from None
     except Exception as error:  # the decoders raise almost any exception for a damaged file
@@ -125,8 +125,8 @@ def require_pixels(source: Path | str | bytes, most: int) -> None:
             width, height = image.size
     except MediaError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, str(error)) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large(name, "too many pixels") from None
     except Exception:  # the decoders raise almost any exception for a damaged file
         raise MediaError(_not_an_image(source, name)) from None
     if width * height > most or max(width, height) > MAX_SIDE:
@@ -214,7 +214,7 @@ def _from_array(values: NDArray[Any], name: str) -> Image.Image:
 
 def _too_large(name: str, size: str) -> MediaError:
     return ImageTooLargeError(
-        f"{name}: too large to decode safely: {size}, at most {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} on a "
+        f"{name}: too large to decode safely: {size}; at most {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} on a "
         "side, are decoded; store a smaller copy"
     )
 

@@ -42,7 +42,7 @@ def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], la
     words = f"{quoted(unknown)}, not in the vocabulary" if unknown else "function words only"
     similar = did_you_mean(unknown[0], tokenizer.spellings[SPECIAL_TOKENS.unk + 1 :]) if len(unknown) == 1 else ""
     if (guessed := guess_language([query], lang)) != lang:
-        model = f"a model or an index of this language, as 'limner index --lang {guessed}' writes it"
+        model = f"a model or an index of this language, as 'limner index FOLDER --lang {guessed} --index DIR' writes it"
         similar = f"; search in {language_name(guessed)} with {model}"
     raise SettingsError(
         f"'{shortened(query)}': expected words for what an image shows, in {language_name(lang)}, the language of this "

@@ -111,5 +111,7 @@ test_unusual_images = check_all(
     case(
         "describe names --model captioner --json", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0
     ),
-    case("describe names --model dense --regions 9", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0),
+    case(
+        "describe names --model dense --regions 9", files={"names/a\nb.jpg": jpeg(), "names/\x1b.jpg": jpeg()}, status=0
+    ),
 )

@@ -113,7 +113,7 @@ class Scorer:
         of P(w_1 .. w_t | I_k).
 
         Args:
-            images: N images, or one of them, as for `score`.
+            images: N images, or the only image, as for `score`.
             sentences: N sentences.
             collection: training images and their features.
             on_progress: called with the number of pairs of a sentence and a training image done, and their total.

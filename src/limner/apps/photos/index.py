@@ -177,7 +177,7 @@ class FolderIndex:
             on_progress: called with the number of new and changed files that are done, and their total.
             recursive: whether images in folders of the folder belong to the index.
             verify: compare the contents of all files.
-            rebuild: describe all images again; the new index replaces the old one when it is complete.
+            rebuild: describe all images again; the new index replaces the old index when it is complete.
             batch_size: number of images that are described together.
 
         Raises:

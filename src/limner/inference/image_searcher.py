@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from limner.errors import RunError, SettingsError, did_you_mean, shortened, system_reason
+from limner.errors import RunError, SettingsError, shortened, system_reason
 from limner.media.image import ImageInput, Pixels
 from limner.runs.concepts import TAG_PROBABILITY, Concepts, Vector, pooled_vector
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.runtime import generators
-from limner.text.queries import language_name, quoted, require_content
+from limner.text.queries import language_name, quoted, require_content, similar_word
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -217,10 +217,8 @@ class ImageSearcher:
         if unknown:
             verb, pronoun = ("is", "it") if len(unknown) == 1 else ("are", "them")
             vocabulary = f"the {language_name(lang)} vocabulary"
-            similar = (
-                did_you_mean(unknown[0], tokenizer.spellings[SPECIAL_TOKENS.unk + 1 :]) if len(unknown) == 1 else ""
-            )
-            logger.warning(f"{quoted(unknown)} {verb} not in {vocabulary}; searched without {pronoun}{similar}")
+            left_out = f"searched without {pronoun}{similar_word(tokenizer, unknown)}"
+            logger.warning(f"{quoted(unknown)} {verb} not in {vocabulary}; {left_out}")
 
 
 def unit(vectors: NDArray[np.floating[Any]]) -> Vector:

@@ -40,7 +40,7 @@ def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], la
     if set(tokenizer.words(query)).difference(unknown, FUNCTION_WORDS.get(lang, "").split()):
         return
     words = f"{quoted(unknown)}, not in the vocabulary" if unknown else "function words only"
-    similar = did_you_mean(unknown[0], tokenizer.spellings[SPECIAL_TOKENS.unk + 1 :]) if len(unknown) == 1 else ""
+    similar = similar_word(tokenizer, unknown)
     if (guessed := guess_language([query], lang)) != lang:
         model = f"a model or an index of this language, as 'limner index FOLDER --lang {guessed} --index DIR' writes it"
         similar = f"; search in {language_name(guessed)} with {model}"
@@ -48,6 +48,11 @@ def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], la
         f"'{shortened(query)}': expected words for what an image shows, in {language_name(lang)}, the language of this "
         f"search; got {words}{similar or '; use other words'}"
     )
+
+
+def similar_word(tokenizer: Tokenizer, unknown: Sequence[str]) -> str:
+    """Return '; did you mean …?' with the most similar word of the vocabulary for a single unknown word, or ''."""
+    return did_you_mean(unknown[0], tokenizer.spellings[SPECIAL_TOKENS.unk + 1 :]) if len(unknown) == 1 else ""
 
 
 def require_words(tokenizer: Tokenizer, sentences: Sequence[str]) -> None:

@@ -89,8 +89,7 @@ def describe(
     Regions:
         regions (N): Find the regions of each image with a dense captioner, which --model names, and print the boxes
             (left, top, width and height in pixels), confidences and descriptions of the N most confident.
-        sheet (PATH): With --regions: PNG or JPEG file of the image with the boxes and descriptions; for several images
-            a folder for PNG files named like the images.
+        sheet (PATH): With --regions: PNG or JPEG file with the boxes, or a folder for the files of several images.
 
     Sampling:
         sample: Sample tokens from the model's distribution instead of beam search.

@@ -52,9 +52,6 @@ HubOptions = Annotated[dict[str, Any], HubSettings, "prompt", "keep_preamble", "
 """Settings of models of the hub on the command line."""
 HUB_ONLY = "has an effect only on a model of the hub, which {} is not; leave it out"
 
-MIN_CONFIDENCE = 0.05
-"""Default of `--min-confidence`."""
-
 
 def without_none(**values: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the options that are not None; the others keep the defaults of the settings."""
@@ -235,7 +232,6 @@ SHARED = option_texts(
         force: Replace files that exist, and write inside runs and collections.
         batch_size: Inputs computed together; results do not depend on it.
         recipe: Name of a recipe, such as mao2015/flickr8k, or a .yaml file.
-        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
 
     Input:
         recursive: Find files in the folders of a folder as well.

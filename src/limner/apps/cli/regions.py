@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import MIN_CONFIDENCE, check_runs, claim_image, require_one_model
+from limner.apps.cli.options import check_runs, claim_image, require_one_model
 from limner.apps.cli.terminal import echo, err, print_json, progress_bar, report_unreadable, tab_separated
 from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.inference.regions import RegionCaption
+
+MIN_CONFIDENCE = 0.05
+"""Default of `--min-confidence` for regions."""
 
 
 def print_regions(
@@ -43,7 +46,7 @@ def print_regions(
     if not model or str(model[0]).startswith("hub:"):
         raise SettingsError(
             "--regions: the built-in captioner and models of the hub do not detect regions; name a run with --model "
-            "('limner train johnson2016/flickr30k-entities' trains one)"
+            "('limner train johnson2016/flickr30k-entities' trains a dense captioner)"
         )
     run = require_one_model(model, "describe --regions")
     check_runs([run], device, decoding, backbone)

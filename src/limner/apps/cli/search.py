@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from limner.apps.cli import options
 from limner.apps.cli.app import USE
+from limner.apps.cli.regions import MIN_CONFIDENCE
 from limner.apps.cli.terminal import activity, err, print_json, print_rows, progress_bar
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.decoding.sentence import NOT_SURE
@@ -79,6 +80,7 @@ def search(
         split: Split to search; default: all splits.
         count: Number of results.
         regions: Retrieve regions of the images, with a dense captioner.
+        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
         exact: With --collection: score all images, not only candidates of an index.
         max_scored: With --collection: score at most this number of images, even if the result is then not proven.
         slack: With --collection: leave out images that can be better than the last result by at most this
@@ -126,7 +128,7 @@ def search(
     opened.require_split(split)
     place: dict[str, Any] = {"split": split, "count": count}
     if regions:
-        confidence = options.MIN_CONFIDENCE if min_confidence is None else min_confidence
+        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
         return _search_regions(query, run, opened, {**place, "min_confidence": confidence}, device, as_json)
     from limner.inference.retriever import Retriever
     from limner.retrieval.index.protocol import SearchOptions

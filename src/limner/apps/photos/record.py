@@ -64,7 +64,7 @@ class IndexRecord(Settings):
 
     @property
     def options(self) -> str:
-        """Options of 'limner index' that name the captioner; empty for the built-in English one."""
+        """Options of 'limner index' that name the captioner; empty for the built-in English captioner."""
         if not self.model.startswith("built-in:"):
             return f" --model {self.model}" if self.model else ""
         return f" --lang {self.lang}" if self.lang != DEFAULT_LANG else ""
